@@ -210,6 +210,7 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         members=attempt.members,
         grace_seconds=order.grace_seconds,
         device=order.device,
+        start_from=order.spec.start_from,
     )
     started = TrainingStarted(**_who(attempt), members=attempt.members)
     return Decision(attempt.to(AttemptState.TRAINING), (start, started))

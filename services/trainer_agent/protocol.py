@@ -38,9 +38,13 @@ class TrainingOrder(Value):
     """`manifest.json` (DatasetManifest) and the parts it names."""
     resume_dir: Path | None = None
     """`manifest.json` (BundleManifest) and its parts; None starts at step 0."""
+    start_dir: Path | None = None
+    """Files of the model that step 0 begins with. None: the base model's, or nothing of the run needs them."""
+    started_from: Sha256 | None = None
+    """Names what an earlier job trained and step 0 begins with, by its content. None: the base model."""
     reference: Path | None = None
-    """Log-probabilities of the dataset's answers by the base model, as an earlier run computed them; None where there
-    are none, or the method needs none."""
+    """Log-probabilities of the dataset's answers by the model at step 0, as an earlier run computed them; None where
+    there are none, or the method needs none."""
     base_sha: Sha256
     dataset_version: Sha256
     config_hash: Sha256

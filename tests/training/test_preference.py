@@ -334,6 +334,17 @@ class TestReference:
         assert losses_of(again) == losses_of(reports)[step:]
         assert model_sha256(reports_of(again, Saved)[-1]) == model_sha256(reports_of(reports, Saved)[-1])
 
+    def test_is_that_of_what_the_job_starts_from(self, preferences, whole, tmp_path):
+        """Also after a resume, when the adapter at hand is another one."""
+        start = {"start_dir": reports_of(whole, Saved)[-1].directory / "model", "started_from": "a" * 64}
+        reports = carry_out(tmp_path / "whole", an_order(preferences, ADAPTER, **start))
+        assert reports_of(reports, Stepped)[0].loss == pytest.approx(math.log(2), abs=0.02)
+        assert the_reference(reports).sha256 != the_reference(whole).sha256
+        again, step = resumed(tmp_path / "again", preferences, ADAPTER, reports, **start)
+        assert the_reference(again).sha256 == the_reference(reports).sha256
+        assert losses_of(again) == losses_of(reports)[step:]
+        assert model_sha256(reports_of(again, Saved)[-1]) == model_sha256(reports_of(reports, Saved)[-1])
+
     @pytest.mark.parametrize(
         ("damage", "words"),
         [

@@ -1,4 +1,4 @@
-"""What is computed of a dataset version once for all jobs: log-probabilities of its answers by the base model, in S3.
+"""What is computed of a dataset version once for all jobs: log-probabilities of its answers by a model, in S3.
 
 Each byte is verified. What is damaged is deleted and computed again.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from schemas import layout
 from schemas.artifacts import DatasetManifest, FileEntry, ReferenceManifest
-from schemas.specification import Method, canonical_sha256
+from schemas.specification import Method, Recipe, canonical_sha256
 from services.trainer_agent.protocol import ReferenceComputed, TrainingOrder
 from services.trainer_agent.runner.storing import until_stored
 from shared.errors import Conflict, CorruptObject
@@ -23,7 +23,7 @@ RULES_VERSION = 1
 
 async def fetch_reference(objects: ObjectStore, order: TrainingOrder, into: Path) -> Path | None:
     """None where the method needs none, where nobody has computed them yet, and where they are damaged."""
-    if not needs_reference(order):
+    if not compares(order.recipe):
         return None
     version, key = order.dataset_version, reference_key(order)
     try:
@@ -43,8 +43,9 @@ async def fetch_reference(objects: ObjectStore, order: TrainingOrder, into: Path
     return into / manifest.file.path
 
 
-def needs_reference(order: TrainingOrder) -> bool:
-    return order.recipe.method is Method.DPO and order.recipe.preferences.has_reference
+def compares(recipe: Recipe) -> bool:
+    """Whether training compares its answers with those of the model that it started from."""
+    return recipe.method is Method.DPO and recipe.preferences.has_reference
 
 
 def reference_key(order: TrainingOrder) -> str:
@@ -55,8 +56,7 @@ def reference_key(order: TrainingOrder) -> str:
         {
             "rules_version": RULES_VERSION,
             "base_sha": order.base_sha,
-            # Of the adapter that training starts from: none yet.
-            "adapter": None,
+            "started_from": order.started_from,
             "template_sha256": manifest.template_sha256,
             "dataset_version": order.dataset_version,
             "weights": order.recipe.kind,

@@ -11,15 +11,16 @@ from typing import TypeVar
 
 from schemas import layout
 from schemas.artifacts import BundleManifest, DatasetManifest, FileEntry
-from schemas.base import BundleRef, DatasetRef
+from schemas.base import BundleRef, DatasetRef, StartFrom
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
-from services.trainer_agent.runner.features import fetch_reference
+from services.trainer_agent.runner.features import compares, fetch_reference
 from services.trainer_agent.runner.storing import is_storage_away
+from shared.errors import CorruptObject
 from shared.log import get_logger
 from shared.retry import RetryPolicy, retry_until_available
-from shared.storage.models import fetch_base_model
-from shared.storage.objects import ObjectStore, fetch_files
+from shared.storage.models import fetch_base_model, fetch_model
+from shared.storage.objects import ObjectStore, fetch_files, get_manifest
 
 log = get_logger(__name__)
 
@@ -37,10 +38,13 @@ class Inputs:
 
     async def fetch(self, start: StartTraining) -> TrainingOrder:
         """Raises StorageUnavailable at the end of its retry_policy; CorruptObject, KeyError at once."""
-        base_dir, dataset_dir, resume_dir = await asyncio.gather(
+        # A bundle has all weights that are trained, but preference optimisation compares with those at the start.
+        start_from = None if start.resume and not compares(start.recipe) else start.start_from
+        base_dir, dataset_dir, resume_dir, start_dir = await asyncio.gather(
             self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
             self._wait_for_postgres(lambda: self._dataset(start.dataset)),
             self._wait_for_postgres(lambda: self._bundle(start.job_id, start.resume)),
+            self._wait_for_postgres(lambda: self._start(start_from, start)),
         )
         order = TrainingOrder(
             job_id=start.job_id,
@@ -49,6 +53,8 @@ class Inputs:
             base_dir=base_dir,
             dataset_dir=dataset_dir,
             resume_dir=resume_dir,
+            start_dir=start_dir,
+            started_from=start.start_from.identity if start.start_from else None,
             base_sha=start.base_sha,
             dataset_version=start.dataset.version,
             config_hash=start.config_hash,
@@ -86,6 +92,7 @@ class Inputs:
         if ref is None:
             return None
         into = self._fresh("resume")
+        job_id = ref.job_id or job_id
         data = await self._objects.get_bytes(
             layout.checkpoint(job_id, ref.attempt, ref.step), sha256=ref.manifest_sha256
         )
@@ -94,6 +101,28 @@ class Inputs:
         await fetch_files(self._objects, keys.__getitem__, parts, into)
         (into / layout.MANIFEST).write_bytes(data)
         return into
+
+    async def _start(self, ref: StartFrom | None, start: StartTraining) -> Path | None:
+        """The model's files as a model version has them."""
+        if ref is None:
+            return None
+        folder = self._fresh("start")
+        if ref.digest is not None:
+            into, draft = folder / ref.digest, folder / "partial"
+            await fetch_model(self._objects, ref.digest, into, draft=draft, kind=start.recipe.kind)
+            return into
+        key = layout.checkpoint(ref.job_id, ref.bundle.attempt, ref.bundle.step)
+        try:
+            sha256 = ref.bundle.manifest_sha256
+            manifest = await get_manifest(self._objects, key, BundleManifest, sha256=sha256)
+        except KeyError as error:
+            raise CorruptObject(f"{ref.name}, which the job starts from, was deleted: {key}") from error
+        if manifest.base_sha != start.base_sha:
+            raise CorruptObject(f"{key}: found base model {manifest.base_sha}, expected {start.base_sha}")
+        files = manifest.model_files
+        keys = part_keys(ref.job_id, ref.bundle.attempt, ref.bundle.step, files)
+        await fetch_files(self._objects, keys.__getitem__, files, folder)
+        return folder
 
     def _fresh(self, name: str) -> Path:
         folder = self._work_dir / name

@@ -1,14 +1,15 @@
-"""What the base model says of every answer: the log-probabilities that preference optimisation compares with.
+"""What the model says of every answer at step 0: the log-probabilities that preference optimisation compares with.
 
-They are computed once for a dataset version, before the first step, and stored beside it: later jobs and attempts
-read them. So one model is in memory while it trains.
+That is the base model, or what an earlier job trained and this one starts from. They are computed once for a dataset
+version, before the first step, and stored beside it: later jobs and attempts read them. So one model is in memory
+while it trains.
 """
 
 import json
 import logging
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from schemas.layout import REFERENCE
 from services.trainer_agent.protocol import ReferenceComputed
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.dataset import Windows
-from services.trainer_agent.training.distributed import shard
+from services.trainer_agent.training.distributed import local, shard
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.methods.preference import log_probabilities
@@ -32,6 +33,7 @@ from services.trainer_agent.training.network import build_network
 from services.trainer_agent.training.plan import StepPlan, examples_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
+from services.trainer_agent.training.start import start_from, weights_dir
 from services.trainer_agent.training.stop import StopRequest
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class BadReference(Exception):
 
 
 def give_reference(run: Run, stop: StopRequest) -> None:
-    """Every example knows what the base model says of its answer. All ranks at once.
+    """Every example knows what the model at step 0 says of its answer. All ranks at once.
 
     Raises: StopHeard; TrainingFailed(numeric) where a log-probability is not a finite number.
     """
@@ -94,6 +96,7 @@ def write_reference(path: Path, identity: ReferenceIdentity, reference: Referenc
 def identity_of(run: Run) -> ReferenceIdentity:
     return ReferenceIdentity(
         base_sha=run.order.base_sha,
+        started_from=run.order.started_from,
         dataset_version=run.order.dataset_version,
         template_sha256=run.dataset.manifest.template_sha256,
         weights=run.order.recipe.kind,
@@ -131,10 +134,10 @@ def _written(run: Run, reference: Reference) -> ReferenceComputed:
 
 def _computed(run: Run, stop: StopRequest) -> Reference:
     before = rng_state(run.device)
-    network = _base_network(run)
+    network = _network_at_the_start(run)
     network.eval()
     try:
-        with torch.no_grad(), _without_adapter(network):
+        with torch.no_grad(), _adapter_at_the_start(run, network):
             return {
                 name: _log_probabilities(run, network, name, windows, stop)
                 for name, windows in _windows_of(run).items()
@@ -144,20 +147,36 @@ def _computed(run: Run, stop: StopRequest) -> Reference:
         set_rng_state(before, run.device)
 
 
-def _base_network(run: Run) -> TokenLosses:
+def _network_at_the_start(run: Run) -> TokenLosses:
     """The run's own where its base weights are as they were: beside an adapter they always are."""
     if run.order.recipe.kind == "adapter" or run.step == 0:
         return run.network
-    log.warning("the base model is loaded beside the trained one, to compute reference log-probabilities")
-    network = build_network(run.order.recipe, run.order.base_dir, run.device)
+    log.warning("the first model is loaded beside the trained one, to compute reference log-probabilities")
+    network = build_network(run.order.recipe, weights_dir(run.order, None), run.device)
     shard(network, run.world)
     return network
 
 
-def _without_adapter(network: TokenLosses) -> AbstractContextManager[Any]:
-    has_adapter = network.model is not network.causal_lm
-    context: AbstractContextManager[Any] = network.model.disable_adapter() if has_adapter else nullcontext()
-    return context
+def _adapter_at_the_start(run: Run, network: TokenLosses) -> AbstractContextManager[Any]:
+    """Within it the adapter is the one that the order starts from, or none."""
+    if run.order.recipe.kind == "full":
+        return nullcontext()
+    if run.order.start_dir is not None:
+        return _started(run)
+    without: AbstractContextManager[Any] = network.model.disable_adapter()
+    return without
+
+
+@contextmanager
+def _started(run: Run) -> Iterator[None]:
+    trained = {name: local(parameter).detach().clone() for name, parameter in run.parameters.items()}
+    start_from(run.order, run.parameters)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in run.parameters.items():
+                local(parameter).copy_(trained[name])
 
 
 def _log_probabilities(
@@ -175,6 +194,6 @@ def _log_probabilities(
     totals = run.world.total(values.tolist())
     wrong = next((place for place, value in enumerate(totals) if not math.isfinite(value)), None)
     if wrong is not None:
-        message = f"{name} example {wrong}: its log-probability by the base model is {totals[wrong]}"
+        message = f"{name} example {wrong}: its log-probability at step 0 is {totals[wrong]}"
         raise TrainingFailed(FailureClass.NUMERIC, f"{message}, expected a finite number")
     return np.array(totals, np.float32)

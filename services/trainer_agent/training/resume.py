@@ -21,6 +21,7 @@ from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.plan import chain_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
+from services.trainer_agent.training.start import load_adapter
 from services.trainer_agent.training.step import next_loss
 
 MEMORY_ALONE = {"gradient_checkpointing", "gradient_checkpointing_auto"}
@@ -66,17 +67,10 @@ def _numbers_of(recipe: Recipe) -> str:
     return recipe.model_dump_json(exclude=MEMORY_ALONE)
 
 
-def weights_dir(order: TrainingOrder, bundle: Bundle | None) -> Path:
-    """Where the model is loaded from: a full model of a bundle, in the form of its base's files, is a base itself."""
-    if bundle is None or order.recipe.kind == "adapter":
-        return order.base_dir
-    return (bundle.directory / MODEL_FILE[order.recipe.kind]).parent
-
-
 def restore(run: Run, bundle: Bundle) -> None:
     """Weights, moments and position at any number of processes; random numbers only at the same one."""
     if run.order.recipe.kind == "adapter":
-        _restore_adapter(run, bundle)
+        load_adapter(run.parameters, bundle.directory / MODEL_FILE["adapter"])
     _restore_moments(run, bundle)
     run.step = run.start_step = bundle.state.step
     run.consumed_sha256 = bundle.state.consumed_sha256
@@ -159,15 +153,6 @@ def _other_state(run: Run, bundle: Bundle) -> str | None:
 
 def _difference(name: str, expected: object, actual: object) -> str | None:
     return None if expected == actual else f"{name}: expected {expected}, found {actual}"
-
-
-def _restore_adapter(run: Run, bundle: Bundle) -> None:
-    path = bundle.directory / MODEL_FILE["adapter"]
-    with torch.no_grad(), safe_open(path, framework="pt") as file:
-        for name, parameter in run.parameters.items():
-            here = slice_of(name, parameter)
-            block = tuple(slice(o, o + n) for o, n in zip(here.offsets, here.shape, strict=True))
-            local(parameter).copy_(file.get_slice(name)[block])
 
 
 def _restore_moments(run: Run, bundle: Bundle) -> None:

@@ -23,10 +23,11 @@ from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.quantized import num_values, quantized_base
 from services.trainer_agent.training.reference import give_reference
 from services.trainer_agent.training.reports import Reports
-from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore, weights_dir
+from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import schedule_of
+from services.trainer_agent.training.start import start_from, weights_dir
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.throughput import (
     device_memory_bytes,
@@ -50,20 +51,24 @@ def prepare(
         base_sha=order.base_sha,
         method=order.recipe.method,
     )
-    network = build_network(order.recipe, weights_dir(order, bundle), world.device)
+    network = build_network(
+        order.recipe, weights_dir(order, bundle.directory if bundle else None), world.device
+    )
     if recomputes(network, order, world, max_seq_length=dataset.manifest.max_seq_length):
         network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     _check_vocabulary(dataset, network)
     run = _assemble(order, work_dir, world, reports, dataset, network)
     if bundle is not None:
         restore(run, bundle)
+    else:
+        start_from(order, run.parameters)
     _report_start(run)
     _choose_layout(run)
     return run, bundle
 
 
 def compare(run: Run, bundle: Bundle | None, stop: StopRequest) -> None:
-    """What the prepared run is compared with: the base model, where its method asks for that, and the bundle's run.
+    """What the prepared run is compared with: the model at step 0, if its method asks for it, and the bundle's run.
 
     A stop meanwhile leaves the rest out: it is heard again before the first step.
     """

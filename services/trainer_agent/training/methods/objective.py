@@ -38,7 +38,7 @@ class Objective:
     numbers: tuple[str, ...] = ()
     """What is measured of the terms; means over a step and over a validation are reported."""
     has_reference: bool = False
-    """Whether the base model's log-probabilities of all answers must be known."""
+    """Whether the log-probabilities of all answers by the model at step 0 must be known."""
     reports_perplexity: bool = False
     """Whether the perplexity of the validation file is reported, before the first step and after the last."""
 

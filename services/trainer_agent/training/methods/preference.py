@@ -2,11 +2,11 @@
 
 A batch is rows of pairs: a prompt with its chosen answer, and the same prompt with its rejected one, neither of which
 sees the other. A term is a pair. The reward of an answer is beta times what its log-probability has gained on the
-base model's, and the loss is the negative log-likelihood that the chosen one wins, -log sigmoid(chosen reward -
+reference's, and the loss is the negative log-likelihood that the chosen one wins, -log sigmoid(chosen reward -
 rejected reward), as by Bradley and Terry; label smoothing takes it the other way round for a share of the pairs.
 
 `length_normalised` divides the log-probabilities of an answer by the number of its tokens. `simpo` does too, compares
-with no base model, and subtracts its target margin from the difference of the rewards.
+with no reference, and subtracts its target margin from the difference of the rewards.
 
 Sources: DPO, arXiv:2305.18290, equation 7; label smoothing, its authors' note "cDPO"; length normalisation, Tulu 3,
 arXiv:2411.15124, section 5.1; SimPO, arXiv:2405.14734, equation 6.

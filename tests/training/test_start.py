@@ -1,0 +1,94 @@
+"""A job that starts from what another one trained: the same weights to the last bit, and nothing else of it."""
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from schemas.base import FailureClass
+from schemas.specification import LoraSpec, Method
+from services.trainer_agent.protocol import Ended, Outcome, ResumeChecked, Saved, Started, Stepped
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.step import take_step
+from services.trainer_agent.training.stop import StopRequest
+from tests.training.jobs import (
+    ONE_PROCESS,
+    a_recipe,
+    a_work_dir,
+    an_order,
+    as_bundle,
+    carry_out,
+    model_sha256,
+    reports_of,
+)
+
+FIRST = a_recipe(num_epochs=1)
+SECOND = a_recipe(num_epochs=1, seed=7, learning_rate=2e-3)
+FULL = a_recipe(method=Method.SFT, lora=LoraSpec(), num_epochs=1, learning_rate=1e-3)
+
+
+def trained(directory, inputs, recipe):
+    """The folder of the model that a run of the recipe ends with."""
+    last = reports_of(carry_out(directory, an_order(inputs, recipe)), Saved)[-1]
+    return last.directory / "model"
+
+
+@pytest.fixture(scope="module")
+def adapter_dir(inputs, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("first") / "work", inputs, FIRST)
+
+
+def prepared(directory, order):
+    work_dir = a_work_dir(directory, order)
+    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    return run, StopRequest(work_dir)
+
+
+def test_the_first_loss_is_that_of_the_adapter_on_the_same_batch(inputs, adapter_dir, tmp_path):
+    """By hand: PEFT loads the adapter on its base, and each example is alone in front of the model."""
+    recipe = SECOND.model_copy(update={"lora": LoraSpec(rank=4)})
+    run, stop = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=adapter_dir))
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(inputs.base_dir), adapter_dir)
+    losses = []
+    with torch.no_grad():
+        for example in (example for window in run.next_plan().windows for example in window):
+            tokens = torch.from_numpy(example.tokens).long()
+            log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
+            losses += [-log_probs[place - 1, tokens[place]] for place in example.targets]
+    assert run.step == 0
+    states = [run.optimizer.state_of(parameter) for parameter in run.parameters.values()]
+    assert not any(moment.any() for state in states for moment in state.values())
+    assert take_step(run, stop).loss == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("recipe", [SECOND, FULL], ids=["adapter", "full"])
+def test_the_weights_are_those_of_the_files(recipe, inputs, adapter_dir, tmp_path):
+    start_dir = adapter_dir if recipe is SECOND else trained(tmp_path / "first", inputs, FULL)
+    run, _ = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=start_dir))
+    [path] = start_dir.glob("*.safetensors")
+    written = load_file(path)
+    assert run.parameters.keys() <= written.keys()
+    assert all(torch.equal(parameter, written[name]) for name, parameter in run.parameters.items())
+
+
+def test_an_interrupted_run_continues_from_its_own_bundle(inputs, adapter_dir, tmp_path):
+    order = an_order(inputs, SECOND, start_dir=adapter_dir)
+    whole = carry_out(tmp_path / "whole", order)
+    at_3 = next(saved for saved in reports_of(whole, Saved) if saved.step == 3)
+    bundle = as_bundle(order, at_3, tmp_path / "bundle")
+    resumed = carry_out(tmp_path / "resumed", an_order(inputs, SECOND, attempt=2, resume_dir=bundle))
+    [started], [checked] = reports_of(resumed, Started), reports_of(resumed, ResumeChecked)
+    assert (started.start_step, checked.certificate.exact) == (3, True), checked.certificate.reason
+    tail = [step.loss for step in reports_of(whole, Stepped)][3:]
+    assert [step.loss for step in reports_of(resumed, Stepped)] == tail
+    assert model_sha256(reports_of(resumed, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
+
+
+def test_an_adapter_of_another_rank_is_refused_by_the_name_of_a_tensor(inputs, adapter_dir, tmp_path):
+    recipe = SECOND.model_copy(update={"lora": LoraSpec(rank=8)})
+    [ended] = reports_of(carry_out(tmp_path / "work", an_order(inputs, recipe, start_dir=adapter_dir)), Ended)
+    assert (ended.outcome, ended.failure_class) == (Outcome.FAILED, FailureClass.INTERNAL)
+    assert "lora_A.weight of shape (4, " in ended.message
+    assert "the recipe's has (8, " in ended.message
