@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.base import CommandRefused
+from schemas.base import BundleRef, CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.job import (
@@ -51,18 +51,26 @@ class Handlers:
     """Whether the last round of this process may have left nodes to somebody who waits."""
 
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
+        await self._submit(command, unit, resume=None)
+
+    async def _submit(self, command: SubmitJob, unit: Unit, *, resume: BundleRef | None) -> None:
         await store.lock_dataset(unit.conn, command.dataset_id)
         existing = await store.find_job(unit.conn, command.job_id)
         known = await store.find_dataset(unit.conn, command.dataset_id)
         base = await store.find_base(unit.conn, command.spec.base_model)
-        job = commands.admit(command, existing, known, base=base, now=unit.now)
+        start = command.spec.start_from
+        trained_by = await store.find_job(unit.conn, start.job_id) if start else None
+        job = commands.admit(
+            command, existing, known, base=base, trained_by=trained_by, resume=resume, now=unit.now
+        )
         await store.add_job(unit.conn, job)
         await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
         await unit.release(f"job:{job.id}")
 
     async def retry(self, command: RetryJob, unit: Unit) -> None:
         original = await store.find_job(unit.conn, command.job_id)
-        await self.submit(commands.like(original, command), unit)
+        new_job = commands.like(original, command)
+        await self._submit(new_job, unit, resume=commands.continued(original, command))
 
     async def cancel(self, command: CancelJob, unit: Unit) -> None:
         job = await store.find_job(unit.conn, command.job_id)

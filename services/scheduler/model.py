@@ -290,8 +290,8 @@ class Job:
 
     @property
     def resume(self) -> BundleRef | None:
-        """The newest verified bundle: greatest (attempt, step)."""
-        return max(self.verified, key=_age, default=None)
+        """The newest verified bundle: of its own, or of the job that it continues."""
+        return max(self.verified, key=lambda bundle: bundle.age, default=None)
 
     @property
     def grace_seconds(self) -> float:
@@ -328,13 +328,9 @@ class Job:
         newest = self.resume
         if self.run is None or newest is None:
             return self
-        superseded = {each for each in self.facts.named if self.is_judged(each) and _age(each) < _age(newest)}
+        superseded = {each for each in self.facts.named if self.is_judged(each) and each.age < newest.age}
         kept = replace(self, verified=self.verified - superseded, corrupt=self.corrupt - superseded)
         return kept.with_run(facts=replace(self.facts, named=self.facts.named - superseded))
 
     def with_run(self, **changes: Any) -> Self:
         return replace(self, run=replace(self.present, **changes))
-
-
-def _age(bundle: BundleRef) -> tuple[int, int]:
-    return bundle.attempt, bundle.step

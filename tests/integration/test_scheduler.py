@@ -9,10 +9,19 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import BundleRef, CapacityType, CommandRefused, Message
+from schemas.base import BundleRef, CapacityType, CommandRefused, Message, StartFrom
 from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentReady
-from schemas.job import CancelJob, JobCancelled, JobScheduled, LimitDevices, ResumeJob, SubmitJob, WaitReason
+from schemas.job import (
+    CancelJob,
+    JobCancelled,
+    JobScheduled,
+    LimitDevices,
+    ResumeJob,
+    RetryJob,
+    SubmitJob,
+    WaitReason,
+)
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DpoSpec, Recipe, Resources
 from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
@@ -193,6 +202,39 @@ async def test_a_preempted_job_resumes_from_its_newest_verified_bundle(play: Pla
     types = (*SUBMITTED, "JobRunning", "JobStopping", "JobRequeued", "JobScheduled")
     again = await play.until(*types)
     assert (again.attempt, again.resume) == (2, a_bundle(20))
+
+
+async def test_a_cancelled_job_is_continued_where_it_left_off(play: Play):
+    await play.running()
+    await play.say("trainer_agent", incoming.written(a_bundle(10)))
+    await play.say("checkpoint_watcher", incoming.verified(a_bundle(10)))
+    await play.voice.say("gateway", CancelJob(job_id=play.job, tenant=TENANT))
+    await play.until(*SUBMITTED, "JobRunning", "JobStopping")
+    await play.say("trainer_agent", incoming.stopped(a_bundle(10)))
+    await play.say("provisioner", incoming.released())
+    await play.until(*SUBMITTED, "JobRunning", "JobStopping", "JobCancelled")
+    job_id = f"{play.job}-2"
+    retry = RetryJob(job_id=play.job, tenant=TENANT, new_job_id=job_id, from_checkpoint=True)
+    await play.voice.say("gateway", retry)
+    scheduled = await play.heard.until(job_id, *SUBMITTED)
+    theirs = a_bundle(10).model_copy(update={"job_id": play.job})
+    assert (scheduled.attempt, scheduled.resume) == (1, theirs)
+    assert play.heard.heard[job_id][0].message.resume == theirs
+
+
+async def test_a_job_starts_from_what_another_one_of_its_tenant_trained(play: Play):
+    await play.scheduled(nodes=2)
+    start = StartFrom(name="ft:x", job_id=play.job, bundle=a_bundle(10), digest=a_sha("model"))
+    submission = play.submission(job_id=f"{play.job}-2")
+    spec = submission.spec.model_copy(update={"start_from": start})
+    await play.voice.say("gateway", submission.model_copy(update={"spec": spec}))
+    assert (await play.heard.until(submission.job_id, *SUBMITTED)).spec.start_from == start
+    foreign = start.model_copy(update={"job_id": "ftjob-of-another"})
+    spec = spec.model_copy(update={"start_from": foreign})
+    command = submission.model_copy(update={"spec": spec, "job_id": f"{play.job}-3"})
+    await play.voice.say("gateway", command)
+    refused = await play.heard.until(command.job_id, "CommandRefused")
+    assert (refused.code, refused.param) == ("unknown_start", "spec.start_from.job_id")
 
 
 async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Connection):

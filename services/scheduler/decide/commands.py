@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from schemas import compatibility
-from schemas.base import LABEL
+from schemas.base import LABEL, BundleRef
 from schemas.job import (
     CancelJob,
     JobMessage,
@@ -18,7 +18,7 @@ from schemas.job import (
 )
 from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide import ending
-from services.scheduler.decide.admission import STALE_BASE
+from services.scheduler.decide.admission import STALE_BASE, plan_so_far
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import ask_to_stop, strengthen
 from services.scheduler.decide.transitions import follow
@@ -32,11 +32,15 @@ def admit(
     dataset: Dataset | None,
     *,
     base: Base | None = None,
+    trained_by: Job | None = None,
+    resume: BundleRef | None = None,
     now: datetime,
 ) -> Job:
     """A job that could run, as far as can be told without its files.
 
     base: what the base model's name points to; None where nobody has said.
+    trained_by: the job that trained what this one starts from; None where there is none.
+    resume: the checkpoint of another job that this one continues.
     """
     for param in ("job_id", "dataset_id", "retry_of"):
         _require_id(getattr(command, param), param)
@@ -47,6 +51,7 @@ def admit(
     capabilities = base.capabilities if base else None
     if refusal := compatibility.check(command.spec) or compatibility.check_base(command.spec, capabilities):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
+    _require_start(command, trained_by)
     return Job(
         id=command.job_id,
         tenant=command.tenant,
@@ -56,6 +61,7 @@ def admit(
         dataset=dataset,
         submitted_at=now,
         retry_of=command.retry_of,
+        verified=frozenset({resume} if resume else ()),
     )
 
 
@@ -74,6 +80,28 @@ def like(original: Job | None, command: RetryJob) -> SubmitJob:
         spec=job.spec,
         retry_of=job.id,
     )
+
+
+def continued(original: Job | None, command: RetryJob) -> BundleRef | None:
+    """The bundle from which the new job continues; None where it begins again. Raises Refused where there is none."""
+    if not command.from_checkpoint:
+        return None
+    job = _own(original, command)
+    newest, plan = job.resume, job.plan
+    if newest is None or plan is None:
+        message = f"job {job.id} has no verified checkpoint to continue from. Nearest that works: retry it"
+        raise Refused("no_checkpoint", f"{message} without from_checkpoint", param="from_checkpoint")
+    if newest.step >= plan.num_steps:
+        message = f"job {job.id} has a checkpoint of its last step, {newest.step}: nothing is left to train"
+        raise Refused("nothing_left", message, param="from_checkpoint")
+    latest = plan_so_far(replace(job, plan=None))
+    if latest is not None and latest.config_hash != plan.config_hash:
+        message = (
+            f"job {job.id} would have configuration {latest.config_hash[:12]} now, its checkpoint is of "
+            f"{plan.config_hash[:12]}. Nearest that works: retry it without from_checkpoint"
+        )
+        raise Refused("other_configuration", message, param="from_checkpoint")
+    return newest.seen_from(job.id, command.new_job_id)
 
 
 def submit(job: Job, view: View) -> Decision:
@@ -137,6 +165,29 @@ def _require_current_base(command: SubmitJob, base: Base | None) -> None:
         )
 
 
+def _require_start(command: SubmitJob, trained_by: Job | None) -> None:
+    """Another tenant's job has trained nothing that this one could know of."""
+    start = command.spec.start_from
+    if start is None:
+        return
+    if trained_by is None or trained_by.tenant != command.tenant:
+        message = f"spec.start_from.job_id: job {start.job_id} is not known to tenant {command.tenant}"
+        raise Refused("unknown_start", message, param="spec.start_from.job_id")
+    spec, own = command.spec, trained_by.spec
+    if own.base_sha != spec.base_sha:
+        message = (
+            f"{start.name} was trained on base model {own.base_model} with sha {own.base_sha[:12]}, the job names "
+            f"{spec.base_model} with {spec.base_sha[:12]}. Nearest that works: the base model of {start.name}"
+        )
+        raise Refused("other_base", message, param="spec.base_sha")
+    model = trained_by.evaluation.model
+    if start.digest is not None and model is not None and model.digest != start.digest:
+        message = f"spec.start_from.digest: found {start.digest}, job {start.job_id} has made {model.digest}"
+        raise Refused("unknown_start", message, param="spec.start_from.digest")
+    if refusal := compatibility.check_start(spec.recipe, own.recipe, start.name):
+        raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
+
+
 def _require_known_files(command: SubmitJob, dataset: Dataset | None) -> None:
     """Whether they are the job's cannot be told of a dataset from before its files were announced."""
     if dataset is None or dataset.tenant != command.tenant:
@@ -178,4 +229,5 @@ def _job_submitted(job: Job) -> JobSubmitted:
         spec=job.spec,
         submitted_at=job.submitted_at,
         retry_of=job.retry_of,
+        resume=job.resume if job.resume and job.resume.job_id else None,
     )

@@ -61,8 +61,9 @@ def paused(job: Job, reason: PauseReason) -> Decision:
 
 
 def cancelled(job: Job, *, by_budget: bool) -> Decision:
-    """The newest verified bundle is kept as a `dev` version, which nobody asked to have served."""
-    kept = Artifact(**artifact_fields(job, job.resume) | {"auto_deploy": False}) if job.resume else None
+    """The newest verified bundle of its own is kept as a `dev` version, which nobody asked to have served."""
+    newest = job.resume if job.resume and job.resume.job_id is None else None
+    kept = Artifact(**artifact_fields(job, newest) | {"auto_deploy": False}) if newest else None
     fact = JobCancelled(
         job_id=job.id,
         tenant=job.tenant,
@@ -127,6 +128,7 @@ def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
         "benchmarks": job.plan.benchmarks,
         "suites": job.plan.suites,
         "kept_leaks": job.plan.kept_leaks,
+        "started_from": spec.start_from,
     }
 
 

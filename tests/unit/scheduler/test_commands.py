@@ -1,9 +1,10 @@
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from schemas import layout
-from schemas.base import FailureClass
+from schemas.base import FailureClass, StartFrom
 from schemas.job import (
     CancelJob,
     JobCancelled,
@@ -16,11 +17,24 @@ from schemas.job import (
 )
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Method, Recipe
-from services.scheduler.decide import commands
+from services.scheduler.decide import attempt, commands, ending
 from services.scheduler.decide.decision import View
+from services.scheduler.decide.ending import artifact_fields
 from services.scheduler.model import Base, DatasetState
 from shared.errors import Refused
-from tests.builders import NOON, a_dataset, a_file_ref, a_job, a_job_spec, a_ledger, a_sha, capabilities
+from tests.builders import (
+    NOON,
+    a_bundle,
+    a_dataset,
+    a_file_ref,
+    a_job,
+    a_job_spec,
+    a_ledger,
+    a_placement,
+    a_sha,
+    an_evaluation,
+    capabilities,
+)
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
 
@@ -103,6 +117,44 @@ class TestSubmit:
         assert len(hashes) == 2
 
 
+class TestStart:
+    """From what another job has trained."""
+
+    START = StartFrom(name="ft:tiny:acme:x:1", job_id="ftjob-0", bundle=a_bundle(), digest=a_sha("model"))
+    TRAINED_BY = a_job(JobState.SUCCEEDED, id="ftjob-0", evaluation=an_evaluation())
+
+    def admit(self, trained_by, **changes):
+        spec = a_job_spec(**{"start_from": self.START} | changes)
+        return commands.admit(a_submission(spec=spec), None, a_dataset(), trained_by=trained_by, now=NOON)
+
+    def test_the_whole_job_knows_it(self):
+        queued = commands.submit(self.admit(self.TRAINED_BY), VIEW)
+        scheduled = attempt.begin(queued.job, a_placement(), VIEW).events[0]
+        assert scheduled.spec.start_from == self.START
+        assert scheduled.resume is None
+        assert artifact_fields(queued.job, a_bundle(step=20))["started_from"] == self.START
+
+    @pytest.mark.parametrize(
+        ("trained_by", "changes", "code", "param"),
+        [
+            (None, {}, "unknown_start", "spec.start_from.job_id"),
+            (a_job(tenant="other"), {}, "unknown_start", "spec.start_from.job_id"),
+            (a_job(spec=a_job_spec(base_sha=a_sha("another"))), {}, "other_base", "spec.base_sha"),
+            (
+                TRAINED_BY,
+                {"start_from": START.model_copy(update={"digest": a_sha("another")})},
+                "unknown_start",
+                "spec.start_from.digest",
+            ),
+            (TRAINED_BY, {"recipe": Recipe(method=Method.SFT)}, "other_weights", "spec.recipe.method"),
+        ],
+    )
+    def test_what_it_cannot_start_from_is_refused_by_name(self, trained_by, changes, code, param):
+        with pytest.raises(Refused) as refused:
+            self.admit(trained_by, **changes)
+        assert (refused.value.code, refused.value.param) == (code, param)
+
+
 HOSTILE_IDS = {
     "up": "..",
     "out of the folder": "x/../../../../etc/evil",
@@ -166,6 +218,51 @@ class TestRetry:
     def test_a_job_that_did_not_end_badly_is_refused(self, state):
         with pytest.raises(Refused, match=f"job ftjob-1 is {state}; expected failed or cancelled"):
             commands.like(a_job(state), incoming.retry())
+
+
+class TestContinue:
+    """A retry from where the job left off."""
+
+    ASK = incoming.retry().model_copy(update={"from_checkpoint": True})
+    FAILED = a_job(JobState.FAILED, verified=frozenset({a_bundle(20), a_bundle(10, attempt=2)}))
+
+    def go_on(self, original):
+        resume = commands.continued(original, self.ASK)
+        job = commands.admit(commands.like(original, self.ASK), None, a_dataset(), resume=resume, now=NOON)
+        return commands.submit(job, VIEW)
+
+    def test_the_first_attempt_resumes_from_the_newest_bundle_of_that_job(self):
+        queued = self.go_on(self.FAILED)
+        newest = a_bundle(10, attempt=2).model_copy(update={"job_id": "ftjob-1"})
+        assert queued.events[0].resume == newest
+        scheduled = attempt.begin(queued.job, a_placement(), VIEW)
+        fact = scheduled.events[0]
+        assert (fact.attempt, fact.resume, fact.config_hash) == (1, newest, self.FAILED.plan.config_hash)
+        own = replace(scheduled.job, verified=scheduled.job.verified | {a_bundle(11)})
+        assert own.resume == a_bundle(11)
+
+    def test_what_continues_a_job_that_continued_one_names_who_wrote_the_bundle(self):
+        ended = replace(self.go_on(self.FAILED).job, id="ftjob-3", state=JobState.CANCELLED)
+        ask = self.ASK.model_copy(update={"job_id": "ftjob-3"})
+        assert commands.continued(ended, ask).job_id == "ftjob-1"
+        assert (
+            ending.cancelled(replace(ended, state=JobState.QUEUED), by_budget=False).events[0].artifact
+            is None
+        )
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"verified": frozenset()}, "no_checkpoint"),
+            ({"verified": frozenset({a_bundle(FAILED.plan.num_steps)})}, "nothing_left"),
+            ({"plan": replace(FAILED.plan, config_hash=a_sha("another"))}, "other_configuration"),
+        ],
+    )
+    def test_where_it_cannot_it_is_refused_by_name(self, changes, code):
+        with pytest.raises(Refused) as refused:
+            self.go_on(replace(self.FAILED, **changes))
+        assert (refused.value.code, refused.value.param) == (code, "from_checkpoint")
+        assert commands.continued(replace(self.FAILED, **changes), incoming.retry()) is None
 
 
 class TestTooLate:
