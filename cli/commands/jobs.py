@@ -28,7 +28,7 @@ VERDICT_SECONDS = 10.0
 @app.command()
 def submit(
     training_file: Annotated[str, typer.Argument(help="A path, or the id of an uploaded file.")],
-    model: Annotated[str, typer.Option(help="Base model.")],
+    model: Annotated[str, typer.Option(help="Base model, or what to start from: ft:… or ftckpt-….")],
     suffix: str | None = None,
     validation_file: str | None = None,
     holdout: Annotated[str | None, typer.Option(help="Task holdout: a path or a file id.")] = None,
@@ -78,7 +78,7 @@ def list_jobs() -> None:
         )
         for j in jobs
     ]
-    show_table(jobs, ("id", "state", "gate", "base model", "fine-tuned model", "cost USD"), rows)
+    show_table(jobs, ("id", "state", "gate", "model", "fine-tuned model", "cost USD"), rows)
 
 
 def _state_and_place(job: dict[str, Any]) -> str:
@@ -120,9 +120,15 @@ def resume(job_id: str) -> None:
 
 
 @app.command()
-def retry(job_id: str) -> None:
+def retry(
+    job_id: str,
+    from_checkpoint: Annotated[
+        bool, typer.Option("--continue", help="From the job's newest verified checkpoint, where it left off.")
+    ] = False,
+) -> None:
     """Make a new job like a failed or cancelled one."""
-    job = api().post(f"{JOBS}/{job_id}/retry")
+    query = "?from_checkpoint=true" if from_checkpoint else ""
+    job = api().post(f"{JOBS}/{job_id}/retry{query}")
     show(job, job["id"])
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.base import FileRef
-from schemas.compatibility import Refusal, check, check_holdout_of_texts
+from schemas.base import FileRef, StartFrom
+from schemas.compatibility import Refusal, check, check_holdout_of_texts, check_start
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.lifecycle import TERMINAL, JobState
@@ -118,11 +118,24 @@ class BaseModel:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What a job trained, which another one may start from."""
+
+    start_from: StartFrom
+    base: BaseModel
+    """The base model that it was trained on, whose name still points to the same files."""
+    recipe: Recipe
+    """By which it was trained."""
+
+
+@dataclass(frozen=True)
 class Inputs:
     """What a request names, looked up for its tenant. A file that is not there is None."""
 
     base: BaseModel | None
     files: Mapping[str, StoredFile | None]
+    trained: Trained | None = None
+    """Where `model` names no base model."""
 
     def file(self, file_id: str, *, param: str) -> StoredFile:
         stored_file = self.files.get(file_id)
@@ -146,13 +159,14 @@ def job_command(
     """Raises Refused naming the parameter at fault."""
     _refuse_unavailable(request)
     base = inputs.require_base(request.model)
-    recipe = _recipe(request)
+    recipe = _recipe(request, inputs.trained)
     training = inputs.file(request.training_file, param="training_file")
     _require_format(training, recipe, base, param="training_file")
     extensions = request.retune
     spec = JobSpec(
         base_model=base.name,
         base_sha=base.base_sha,
+        start_from=inputs.trained and inputs.trained.start_from,
         recipe=recipe,
         resources=extensions.resources,
         gate=extensions.gate,
@@ -167,6 +181,8 @@ def job_command(
     )
     if refusal := check(spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
+    if inputs.trained and (refusal := check_start(recipe, inputs.trained.recipe, request.model)):
+        raise Refused(refusal.code, f"retune.{refusal.message}", param=f"retune.{refusal.param}")
     _require_askable(request, inputs, spec)
     return SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec)
 
@@ -175,7 +191,7 @@ def dataset_command(
     request: CreateJob | CreateDataset, inputs: Inputs, *, tenant: str, dataset_id: str
 ) -> SubmitDataset:
     base = inputs.require_base(request.model)
-    recipe = _recipe(request) if isinstance(request, CreateJob) else request.retune.recipe
+    recipe = _recipe(request, None) if isinstance(request, CreateJob) else request.retune.recipe
     training = inputs.file(request.training_file, param="training_file")
     _require_format(training, recipe, base, param="training_file")
     extensions = request.retune
@@ -265,8 +281,10 @@ def _refuse_contradictions(choice: MethodChoice, recipe: Recipe) -> None:
         raise Refused("method_twice", message, param="method.type")
 
 
-def _recipe(request: CreateJob) -> Recipe:
-    """The recipe with OpenAI's dials over it; theirs win where they are set."""
+def _recipe(request: CreateJob, trained: Trained | None) -> Recipe:
+    """The recipe with OpenAI's dials over it; theirs win where they are set. An adapter that is trained on keeps what
+    the request does not name of it.
+    """
     recipe = request.retune.recipe.model_dump()
     dials = request.hyperparameters or Hyperparameters()
     if request.method and request.method.supervised:
@@ -284,8 +302,13 @@ def _recipe(request: CreateJob) -> Recipe:
         "learning_rate_multiplier": dials.learning_rate_multiplier,
         "seed": "auto" if request.seed is None else request.seed,
     }
-    chosen = {name: value for name, value in theirs.items() if value != "auto"}
-    return Recipe.model_validate(recipe | chosen)
+    chosen: dict[str, object] = {name: value for name, value in theirs.items() if value != "auto"}
+    resolved = Recipe.model_validate(recipe | chosen)
+    if trained is None or resolved.kind != "adapter" or trained.recipe.kind != "adapter":
+        return resolved
+    own = trained.recipe.lora.model_dump(exclude={"dropout"})
+    lora = own | request.retune.recipe.lora.model_dump(exclude_unset=True)
+    return Recipe.model_validate(recipe | chosen | {"lora": lora})
 
 
 def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param: str) -> None:

@@ -8,7 +8,17 @@ from schemas import access, dataset, evaluation, job, model, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
-from services.gateway import copies, gate, measurements, readmodels, results, store, submission, tables
+from services.gateway import (
+    copies,
+    gate,
+    measurements,
+    readmodels,
+    results,
+    store,
+    submission,
+    tables,
+    trained,
+)
 from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
 from services.gateway.projections import PROJECTIONS, envelope_of
@@ -115,6 +125,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
     if isinstance(command, dataset.SubmitDataset) and (refusal := operators_only(command.spec.policy)):
         raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
+        await _require_start(command.spec, tenant, unit)
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
         for each in await submission.obstacles_to(unit.conn, command.spec, tenant, command.dataset_id):
@@ -127,7 +138,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         if row is None:
             raise Refused("unknown_job", f"job {command.job_id!r} does not exist", param="job_id")
         if isinstance(command, job.RetryJob):
-            await _require_repeatable(row, unit)
+            await _require_repeatable(command, row, unit)
     elif isinstance(command, OF_A_MODEL) and not await _has_model(command.model_id, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
@@ -144,6 +155,20 @@ async def _require_base(spec: DatasetSpec | JobSpec, unit: Unit) -> None:
     if base is None or base.base_sha != spec.base_sha:
         message = f"spec.base_model: {spec.base_model!r} at sha {spec.base_sha} is not registered"
         raise Refused("unknown_base_model", message, param="spec.base_model")
+
+
+async def _require_start(spec: JobSpec, tenant: str, unit: Unit) -> None:
+    """What the job starts from is the tenant's own, as its name says."""
+    start = spec.start_from
+    if start is None:
+        return
+    weights = await trained.find_trained(unit.conn, tenant, start.name)
+    if weights is None:
+        message = f"spec.start_from.name: the tenant has no model version or checkpoint {start.name!r}"
+        raise Refused("unknown_model", message, param="spec.start_from.name")
+    if weights.start_from != start:
+        message = f"spec.start_from: found {start!r}, expected {weights.start_from!r}"
+        raise Refused("other_model", message, param="spec.start_from")
 
 
 async def _has_model(model_id: str, tenant: str, unit: Unit) -> bool:
@@ -166,10 +191,17 @@ async def _require_files(spec: DatasetSpec | JobSpec, tenant: str, unit: Unit) -
                 raise Refused("unknown_file", message, param=f"spec.{param}")
 
 
-async def _require_repeatable(original: Job, unit: Unit) -> None:
+async def _require_repeatable(command: job.RetryJob, original: Job, unit: Unit) -> None:
     """Raises Refused where a job like this one cannot be run again."""
     if why := await submission.why_stale(unit.conn, original.spec):
         raise Refused("stale_base", why, param="job_id")
+    if command.from_checkpoint and (gone := await trained.why_not_continued(unit.conn, original)):
+        raise Refused("no_checkpoint", gone, param="from_checkpoint")
+    # What is continued has all that it started from.
+    if not command.from_checkpoint and (
+        gone := await trained.why_gone(unit.conn, original.tenant, original.spec)
+    ):
+        raise Refused("checkpoint_deleted", gone, param="job_id")
     if gone := await submission.deleted_file_of(unit.conn, original):
         raise Refused("file_deleted", gone, param="job_id")
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from schemas.artifacts import ResumeCertificate
-from schemas.base import Count, FailureClass, Step
+from schemas.base import Count, FailureClass, StartFrom, Step
 from schemas.evaluation import CheckName, Criterion
 from schemas.job import WaitReason
 from schemas.lifecycle import JobState
@@ -92,6 +92,8 @@ class JobExtensions(Answer):
     config_hash: str | None
     duplicate_of: str | None
     retry_of: str | None
+    start_from: StartFrom | None
+    """What `model` names, where it is no base model."""
     model_id: str | None
     is_deployed: bool
     estimated_memory: JobMemory | None
@@ -115,6 +117,7 @@ class Job(Resource):
     finished_at: Time | None
     estimated_finish: Time | None
     model: str | None
+    """As in the request: a base model, or what an earlier job trained."""
     fine_tuned_model: str | None
     """Name of the version, also of one that the gate did not pass."""
     organization_id: str

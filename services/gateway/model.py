@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from schemas.artifacts import DatasetCounts, DatasetFiles, ResumeCertificate
-from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, Value
+from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, StartFrom, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.dataset import RowProblem
 from schemas.deployment import ReplicaAddress
@@ -77,6 +77,7 @@ class SubmittedSpec(Row):
 
     base_model: str | None = None
     base_sha: str | None = None
+    start_from: StartFrom | None = None
     training_file: FileRef | None = None
     validation_file: FileRef | None = None
     holdout: FileRef | None = None
@@ -323,6 +324,7 @@ class LineageDetail(Row):
     bundle: BundleRef | None = None
     kind: Literal["adapter", "full"] | None = None
     rank: Count | None = None
+    started_from: StartFrom | None = None
 
 
 class ModelVersion(Row):

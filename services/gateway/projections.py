@@ -202,7 +202,8 @@ PROJECTIONS: dict[type[Message], Projection] = {
     model.ModelRegistered: into(
         NEW_VERSION,
         detail=fields_of(
-            *("config_hash", "template_sha256", "training_template_sha256", "bundle", "kind", "rank")
+            *("config_hash", "template_sha256", "training_template_sha256", "bundle", "kind", "rank"),
+            "started_from",
         ),
         created_at=now,
     ),

@@ -60,6 +60,11 @@ LIST_CHECKPOINTS = f"""
      WHERE job_id = $1 AND tenant = $2 AND state = 'verified'
        AND ($3::int IS NULL OR (attempt, step) < ($3, $4))
      ORDER BY attempt DESC, step DESC LIMIT $5"""
+# Of several that an attempt wrote at a step, one that is of use.
+FIND_CHECKPOINT = f"""
+    SELECT {columns(Checkpoint)} FROM checkpoint
+     WHERE job_id = $1 AND tenant = $2 AND attempt = $3 AND step = $4
+     ORDER BY state = 'verified' DESC, created_at DESC LIMIT 1"""
 HAS_CHECKPOINT = """
     SELECT EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND tenant = $2 AND attempt = $3 AND step = $4)"""
 LIST_STEPS = f"SELECT {columns(Step)} FROM step WHERE job_id = $1 AND step > $2 ORDER BY step LIMIT $3"
@@ -103,6 +108,10 @@ VERSIONS_NAMED = "SELECT model_id FROM model WHERE tenant = $1 AND (model_id = $
 FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
      ORDER BY created_at DESC LIMIT 1"""
+DIGEST_OF_BUNDLE = """
+    SELECT digest FROM model
+     WHERE tenant = $1 AND job_id = $2 AND detail -> 'bundle' ->> 'manifest_sha256' = $3 AND stage <> 'archived'
+     LIMIT 1"""
 EVALUATION_COLUMNS = columns(Evaluation)
 FIND_EVALUATION = f"""
     SELECT {EVALUATION_COLUMNS} FROM evaluation
@@ -159,11 +168,17 @@ async def events_after(database: Database, job_id: str, *, after: int, limit: in
 
 
 async def list_checkpoints(
-    database: Database, job_id: str, tenant: str, *, before: tuple[int, int] | None, limit: int
+    source: Source, job_id: str, tenant: str, *, before: tuple[int, int] | None, limit: int
 ) -> list[Checkpoint]:
     """Newest first; `before`: the attempt and step that a page begins after."""
     attempt, step = before or (None, None)
-    return await select(Checkpoint, database, LIST_CHECKPOINTS, job_id, tenant, attempt, step, limit)
+    return await select(Checkpoint, source, LIST_CHECKPOINTS, job_id, tenant, attempt, step, limit)
+
+
+async def find_checkpoint(
+    source: Source, job_id: str, tenant: str, attempt: int, step: int
+) -> Checkpoint | None:
+    return await find(Checkpoint, source, FIND_CHECKPOINT, job_id, tenant, attempt, step)
 
 
 async def has_checkpoint(database: Database, job_id: str, tenant: str, attempt: int, step: int) -> bool:
@@ -243,6 +258,12 @@ async def list_bases(database: Database, *, after: str, limit: int) -> list[Regi
 async def find_model(source: Source, tenant: str, name: str) -> ModelVersion | None:
     """The newest version of the name, or the one with that id."""
     return await find(ModelVersion, source, FIND_MODEL, tenant, name)
+
+
+async def find_digest_of_bundle(source: Source, tenant: str, job_id: str, manifest_sha256: str) -> str | None:
+    """Of the model version that the bundle has become; None where it has become none."""
+    digest: str | None = await source.fetchval(DIGEST_OF_BUNDLE, tenant, job_id, manifest_sha256)
+    return digest
 
 
 async def list_models(

@@ -7,6 +7,7 @@ from typing import TypeVar
 from schemas.specification import DpoSpec, Method
 from services.gateway import job_responses, memory, model, responses
 from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending
+from services.gateway.trained import name_of
 
 T = TypeVar("T", bound=responses.Resource)
 
@@ -80,7 +81,7 @@ def job(row: model.Job) -> job_responses.Job:
         created_at=unix(row.created_at),
         finished_at=row.finished_at and unix(row.finished_at),
         estimated_finish=None,
-        model=spec.base_model,
+        model=spec.start_from.name if spec.start_from else spec.base_model,
         fine_tuned_model=row.fine_tuned_model if row.state == "succeeded" else None,
         organization_id=row.tenant,
         status=STATUS_OF_STATE[row.state],
@@ -230,6 +231,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         config_hash=row.config_hash,
         duplicate_of=row.duplicate_of,
         retry_of=row.retry_of,
+        start_from=row.spec.start_from,
         model_id=row.model_id,
         is_deployed=row.is_deployed,
         estimated_memory=row.estimated_memory,
@@ -257,7 +259,7 @@ def job_event(row: model.JobEvent) -> job_responses.JobEvent:
 
 
 def checkpoint(row: model.Checkpoint) -> job_responses.Checkpoint:
-    name = f"ftckpt-{row.job_id}-{row.attempt}-{row.step}"
+    name = name_of(row)
     return job_responses.Checkpoint(
         id=name,
         object="fine_tuning.job.checkpoint",
@@ -299,7 +301,7 @@ def fine_tuned_model(row: model.ModelVersion) -> responses.FineTunedModel:
         created=unix(row.created_at),
         owned_by=row.tenant,
         root=row.base_model,
-        parent=row.base_model,
+        parent=row.detail.started_from.name if row.detail.started_from else row.base_model,
         retune=responses.FineTunedModelExtensions(
             kind="fine-tuned",
             model_id=row.model_id,

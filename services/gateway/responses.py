@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from schemas.base import BundleRef, Count, Seconds, Value
+from schemas.base import BundleRef, Count, Seconds, StartFrom, Value
 from schemas.evaluation import CheckResult, Evidence
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetFormat
@@ -203,6 +203,8 @@ class Lineage(Approval):
     bundle: BundleRef | None
     kind: Literal["adapter", "full"] | None
     rank: Count | None
+    started_from: StartFrom | None
+    """The version or checkpoint that its training started from; None: the base model."""
     evaluation: LineageVerdict | None
 
 

@@ -61,7 +61,11 @@ def _dataset_ready(event: dataset.DatasetReady) -> Sentence:
 
 
 SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
-    job.JobSubmitted: lambda e: ("info", "job accepted; validating its files"),
+    job.JobSubmitted: lambda e: (
+        "info",
+        (f"continues job {e.resume.job_id} from step {e.resume.step}; " if e.resume else "")
+        + "job accepted; validating its files",
+    ),
     dataset.DatasetReady: _dataset_ready,
     dataset.DatasetRejected: lambda e: ("error", f"dataset refused ({e.code}): {e.message}"),
     job.JobQueued: lambda e: ("info", f"queued: {e.waiting_for}"),

@@ -183,7 +183,7 @@ class World:
         await self.objects.put_bytes(layout.dataset(a_sha(dataset_id), "report.json"), b"{}")
         return dataset_id
 
-    async def a_version(self, tenant: str = "demo", *, job_id: str = "") -> ModelRegistered:
+    async def a_version(self, tenant: str = "demo", *, job_id: str = "", **changes: Any) -> ModelRegistered:
         """A gated version in staging, not deployed."""
         number = mark()
         fact = ModelRegistered(
@@ -200,6 +200,7 @@ class World:
             config_hash=a_sha("config"),
             template_sha256=a_sha("template"),
             bundle=BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number)),
+            **changes,
         )
         common = fact.model_dump(include={"model_id", "tenant", "job_id", "digest"})
         passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, checks=())

@@ -12,7 +12,16 @@ from fastapi.responses import JSONResponse
 
 from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
-from services.gateway import decide, job_responses, readmodels, representations, store, submission, tables
+from services.gateway import (
+    decide,
+    job_responses,
+    readmodels,
+    representations,
+    store,
+    submission,
+    tables,
+    trained,
+)
 from services.gateway.decide import Inputs
 from services.gateway.deps import (
     Caller,
@@ -95,7 +104,13 @@ async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSO
 
 async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) -> Inputs:
     files = {name: await store.hold_file(unit.conn, name, tenant) for name in decide.file_ids(body)}
-    return Inputs(await store.find_base(unit.conn, body.model), files)
+    base = await store.find_base(unit.conn, body.model)
+    if base is not None or not body.model.startswith(trained.PREFIXES):
+        return Inputs(base, files)
+    weights = await trained.find_trained(unit.conn, tenant, body.model)
+    if weights is None:
+        raise not_found("model", body.model, param="model")
+    return Inputs(weights.base, files, weights)
 
 
 @router.get("/jobs")
@@ -151,16 +166,30 @@ async def resume(caller: Caller, context: Context, job_id: str) -> job_responses
 
 
 @router.post("/jobs/{job_id}/retry")
-async def retry(caller: Caller, context: Context, job_id: str) -> job_responses.Job:
-    """The new job, which is like this one and names it as `retry_of`."""
+async def retry(
+    caller: Caller, context: Context, job_id: str, from_checkpoint: bool = False
+) -> job_responses.Job:
+    """The new job, which is like this one and names it as `retry_of`.
+
+    `from_checkpoint`: it continues from the newest verified checkpoint of this one, where that left off.
+    """
     original = await job_of(caller, context, job_id)
     if why := await submission.why_stale(context.service.database, original.spec):
         raise ApiError(400, why, param="fine_tuning_job_id", code="stale_base")
+    if from_checkpoint and (gone := await trained.why_not_continued(context.service.database, original)):
+        raise ApiError(400, gone, param="from_checkpoint", code="no_checkpoint")
+    # What is continued has all that it started from.
+    if not from_checkpoint and (
+        gone := await trained.why_gone(context.service.database, caller.tenant, original.spec)
+    ):
+        raise ApiError(400, gone, param="fine_tuning_job_id", code="checkpoint_deleted")
     async with context.service.unit() as unit:
         if gone := await submission.deleted_file_of(unit.conn, original):
             raise ApiError(400, gone, param="fine_tuning_job_id", code="file_deleted")
     new_job_id = f"ftjob-{uuid4().hex[:16]}"
-    command = RetryJob(job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id)
+    command = RetryJob(
+        job_id=job_id, tenant=caller.tenant, new_job_id=new_job_id, from_checkpoint=from_checkpoint
+    )
     if await _sent(caller, context, command, until=lambda job: job is not None, about=new_job_id) is None:
         async with context.service.unit() as unit:
             await store.insert_retry(unit.conn, command, now=unit.now)
@@ -203,6 +232,8 @@ def _refused(command: JobMessage, job: Job, event: CommandRefused) -> ApiError:
     problem = refusal(event)
     if problem.status == 404:
         return not_found("fine-tuning job", command.job_id, param="fine_tuning_job_id")
+    if event.param == "from_checkpoint":
+        return problem
     code, expected = EXPECTED[type(command)]
     message = f"{event.message}; found a job that is {job.state}, expected {expected}"
     return ApiError(problem.status, message, param="fine_tuning_job_id", code=code)

@@ -105,7 +105,7 @@ TABLES = {
     ("jobs", "list"): (
         {"GET /fine_tuning/jobs": paged(JOB)},
         [JOB],
-        ["id state gate base model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
+        ["id state gate model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
     ),
     ("jobs", "metrics", "ftjob-1"): (
         {

@@ -3,12 +3,14 @@ from typing import ClassVar
 
 import pytest
 
-from schemas.specification import DatasetFormat, Method, Tier
+from schemas.base import BundleRef, StartFrom
+from schemas.specification import DatasetFormat, LoraSpec, Method, Recipe, Tier
 from schemas.training import StepMetrics
 from services.gateway.decide import (
     RESULTS_PURPOSE,
     BaseModel,
     Inputs,
+    Trained,
     dataset_command,
     file_ids,
     job_command,
@@ -89,6 +91,44 @@ class TestJobCommand:
             submit(a_request(**changes), **options)
         assert caught.value.param == param
         assert param.split(".")[-1] in caught.value.message or param == "model"
+
+
+class TestStart:
+    START = StartFrom(
+        name="ft:tiny:acme:x:1",
+        job_id="ftjob-0",
+        bundle=BundleRef(attempt=1, step=10, manifest_sha256=SHA),
+        digest=SHA,
+    )
+    OWN = LoraSpec(rank=8, alpha=4, dropout=0.2, target_modules=("q_proj",))
+
+    def submit(self, trained_by=None, **recipe):
+        base = BaseModel("tiny", SHA)
+        trained = Trained(self.START, base, trained_by or Recipe(lora=self.OWN))
+        inputs = Inputs(base, {"file-1": a_file()}, trained)
+        request = a_request(model=self.START.name, retune={"recipe": recipe})
+        ids = {"job_id": "ftjob-1", "dataset_id": "ds-1"}
+        return job_command(request, inputs, tenant="acme", tier=Tier.STANDARD, **ids).spec
+
+    def test_an_adapter_is_trained_on_as_it_is_and_its_dropout_is_the_jobs_own(self):
+        spec = self.submit(lora={"dropout": 0.1})
+        assert (spec.base_model, spec.base_sha, spec.start_from) == ("tiny", SHA, self.START)
+        assert spec.recipe.lora == self.OWN.model_copy(update={"dropout": 0.1})
+
+    def test_what_contradicts_it_is_refused_under_the_requests_names(self):
+        for recipe, param in (
+            ({"lora": {"rank": 16}}, "lora.rank"),
+            ({"method": "sft"}, "method"),
+        ):
+            with pytest.raises(Refused, match="Nearest that works") as refused:
+                self.submit(**recipe)
+            assert refused.value.param == f"retune.recipe.{param}"
+
+    def test_a_full_model_keeps_no_adapter(self):
+        spec = self.submit(Recipe(method="sft"), method="sft")
+        assert spec.recipe.lora == LoraSpec()
+        with pytest.raises(Refused, match="served on a registered base model only"):
+            self.submit(Recipe(method="sft"))
 
 
 class TestTexts:

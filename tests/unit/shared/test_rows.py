@@ -104,7 +104,7 @@ def test_scalars_are_bound_as_they_are_and_the_rest_as_json_has_it():
         "jobs",
         3,
     ]
-    document = {"attempt": 1, "step": 2, "manifest_sha256": "a" * 64}
+    document = {"attempt": 1, "step": 2, "manifest_sha256": "a" * 64, "job_id": None}
     assert values[8:] == ["user", None, document, [document], ["n0", "n1"], {"open": 2}]
 
 
