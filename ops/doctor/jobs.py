@@ -136,7 +136,8 @@ def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
         fact = entry.message
         assert isinstance(fact, JobRequeued | JobPaused | JobScheduled), "of_type() filters"
         known = bundles.get(fact.job_id, NONE)
-        yield from _not_verified(entry, fact, known)
+        writer = fact.resume.job_id if fact.resume else None
+        yield from _not_verified(entry, fact, bundles.get(writer or fact.job_id, NONE))
         if not isinstance(fact, JobScheduled) and _had_its_verdicts(entry, fact, released):
             yield from _older_than_newest(entry, fact, known)
     yield from _fell_behind(history)
@@ -166,7 +167,10 @@ def _bundles(history: History) -> Mapping[str, _Bundles]:
 def _not_verified(
     entry: Entry, fact: JobRequeued | JobPaused | JobScheduled, known: _Bundles
 ) -> Iterator[Finding]:
-    if fact.resume is not None and fact.resume not in known.verified:
+    if fact.resume is None:
+        return
+    own = fact.resume.model_copy(update={"job_id": None})
+    if own not in known.verified:
         yield _of(entry, f"resume from {_name(fact.resume)}, which nobody verified", "a verified bundle")
 
 
@@ -186,8 +190,8 @@ def _older_than_newest(entry: Entry, fact: JobRequeued | JobPaused, known: _Bund
         for bundle, time in known.verified.items()
         if bundle in known.named and bundle.attempt <= fact.attempt and _is_before(time, entry.time)
     ]
-    newest = max(usable, key=_age, default=None)
-    if newest is not None and (fact.resume is None or _age(fact.resume) < _age(newest)):
+    newest = max(usable, key=lambda bundle: bundle.age, default=None)
+    if newest is not None and (fact.resume is None or fact.resume.age < newest.age):
         actual = f"resume from {_name(fact.resume)}"
         yield _of(entry, actual, f"{_name(newest)}, the newest verified bundle")
 
@@ -200,7 +204,7 @@ def _fell_behind(history: History) -> Iterator[Finding]:
             fact = entry.message
             if not isinstance(fact, JobRequeued | JobPaused | JobScheduled):
                 continue
-            if known is not None and (fact.resume is None or _age(fact.resume) < _age(known)):
+            if known is not None and (fact.resume is None or fact.resume.age < known.age):
                 yield _of(entry, f"resume from {_name(fact.resume)}", f"{_name(known)} or newer")
             known = fact.resume or known
 
@@ -286,10 +290,6 @@ def _tasks(history: History) -> Iterator[Finding]:
 
 def _of(entry: Entry, actual: str, expected: str) -> Finding:
     return Finding(f"{entry.location} {entry.type} of {entry.key}", actual, expected)
-
-
-def _age(bundle: BundleRef) -> tuple[int, int]:
-    return bundle.attempt, bundle.step
 
 
 def _is_before(time: datetime | None, other: datetime | None) -> bool:

@@ -7,6 +7,7 @@ import pytest
 
 from ops.doctor.history import Job
 from schemas.base import BundleRef, CommandRefused, Message
+from schemas.checkpoint import CheckpointVerified
 from schemas.job import JobRequeued, JobScheduled
 from schemas.training import RunnerHeartbeat, TrainingResumed
 from tests.builders import NOON, TENANT, a_bundle, a_sha
@@ -147,6 +148,14 @@ class TestResumedFromNewest:
         unknown = a_bundle(90)
         (finding,) = alarms(history_of(with_requeue(unknown)))["I8"]
         assert finding.found == "resume from bundle 1/90, which nobody verified"
+
+    def test_the_bundle_of_a_job_that_is_continued_was_verified_there(self):
+        own = a_bundle(30)
+        verified = CheckpointVerified(job_id="ftjob-0", tenant=TENANT, bundle=own, size_bytes=1)
+        for writer, is_broken in (("ftjob-0", False), ("ftjob-9", True)):
+            begun = jobs_publish(scheduled(1, own.model_copy(update={"job_id": writer})))
+            history = history_of(begun, publishing("checkpoint_watcher", verified))
+            assert ("I8" in alarms(history)) is is_broken
 
     def test_the_attempt_begins_from_less_than_was_known(self):
         findings = alarms(history_of(first_attempt, jobs_publish(scheduled(2))))["I8"]
