@@ -179,12 +179,12 @@ class DpoSpec(Spec):
     """What preference optimisation asks of a pair of answers."""
 
     loss: PreferenceLoss = "dpo"
-    """`dpo` compares how much likelier each answer has become than it is by the base model; `length_normalised` the
-    same per token, so that a long answer counts no more than a short one; `simpo` how likely each is now, per token,
-    and asks for a margin: it needs no log-probabilities of the base model."""
+    """`dpo` compares how much likelier each answer has become than it is by the model that training starts from;
+    `length_normalised` the same per token, so that a long answer counts no more than a short one; `simpo` how likely
+    each is now, per token, and asks for a margin: it compares with no other model."""
     beta: Beta | Auto = "auto"
-    """Factor of what is compared. Larger: the model may leave its base less. `auto`: 0.1 with `dpo`, 5 with
-    `length_normalised`, 2 with `simpo`."""
+    """Factor of what is compared. Larger: the model may leave the one that it starts from less. `auto`: 0.1 with
+    `dpo`, 5 with `length_normalised`, 2 with `simpo`."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
     """Share of the pairs whose answers are assumed to be the wrong way round."""
     gamma: Annotated[float, Field(ge=0.0, le=1_000.0)] | None = None
@@ -202,7 +202,7 @@ class DpoSpec(Spec):
 
     @property
     def has_reference(self) -> bool:
-        """Whether the model is compared with its base."""
+        """Whether the model is compared with the one that training starts from."""
         return self.loss != "simpo"
 
 
