@@ -49,7 +49,7 @@ async def open_attempt(conn: Tables, scheduled: JobScheduled) -> None:
     known: Attempt | None = conn.get("attempt", scheduled.job_id)
     if known is not None and known.attempt >= scheduled.attempt:
         return
-    resume = scheduled.resume
+    resume = scheduled.resume if scheduled.resume and scheduled.resume.job_id is None else None
     attempt = Attempt(
         job_id=scheduled.job_id,
         tenant=known.tenant if known else scheduled.tenant,
@@ -62,6 +62,19 @@ async def open_attempt(conn: Tables, scheduled: JobScheduled) -> None:
         started_at=None,
     )
     conn.put("attempt", scheduled.job_id, attempt)
+
+
+async def use_bundle(conn: Tables, job_id: str, trained_by: str, bundle: BundleRef) -> None:
+    if conn.get("bundle_use", job_id) is None:
+        conn.put("bundle_use", job_id, (trained_by, bundle.attempt, bundle.step))
+
+
+async def end_use(conn: Tables, job_id: str) -> None:
+    conn.delete("bundle_use", job_id)
+
+
+async def used_bundles(conn: Tables, job_id: str) -> set[tuple[int, int]]:
+    return {(attempt, step) for trained_by, attempt, step in conn.rows("bundle_use") if trained_by == job_id}
 
 
 async def require_attempt(conn: Tables, job_id: str, attempt: int) -> None:

@@ -16,7 +16,7 @@ from schemas.job import (
     SubmitJob,
 )
 from schemas.lifecycle import TERMINAL, JobState
-from schemas.specification import Method, Recipe
+from schemas.specification import DpoSpec, Method, Recipe
 from services.scheduler.decide import attempt, commands, ending
 from services.scheduler.decide.decision import View
 from services.scheduler.decide.ending import artifact_fields
@@ -96,9 +96,9 @@ class TestSubmit:
         assert (refused.value.code, refused.value.param) == ("method_not_for_base", "recipe.method")
 
     def test_what_is_not_compatible_is_refused_with_the_parameter(self):
-        with pytest.raises(Refused, match="method dpo is not available yet") as refused:
-            submit(spec=a_job_spec(recipe=Recipe(method=Method.DPO)))
-        assert (refused.value.code, refused.value.param) == ("method_not_available", "recipe.method")
+        with pytest.raises(Refused, match="method lora learns no preferences") as refused:
+            submit(spec=a_job_spec(recipe=Recipe(dpo=DpoSpec())))
+        assert (refused.value.code, refused.value.param) == ("dpo_ignored", "recipe.dpo")
 
     def test_a_job_that_exists_is_not_made_again(self):
         with pytest.raises(Refused, match="job ftjob-1 exists already"):
