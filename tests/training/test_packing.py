@@ -238,7 +238,7 @@ def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch):
         losses = run.network(batch)
         losses.sum().backward()
         gradients = [parameter.grad.clone() for parameter in run.parameters.values()]
-        run.optimizer.zero_grad()
+        run.optimizer.drop_gradients()
         results.append((losses.detach(), gradients))
     (at_once, expected), (in_chunks, actual) = results
     assert torch.allclose(at_once, in_chunks, atol=1e-6)

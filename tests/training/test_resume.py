@@ -29,7 +29,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.training import loop, saver
 from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.reports import Reports
-from services.trainer_agent.training.setup import prepare
+from services.trainer_agent.training.setup import compare, prepare
 from services.trainer_agent.training.stop import StopRequest
 from tests.chaos.scale import note, seed
 from tests.training.jobs import (
@@ -153,7 +153,8 @@ class TestCertificate:
         rewrite_manifest(bundle)
         order = an_order(inputs, LONG, resume_dir=bundle)
         work_dir = a_work_dir(tmp_path / "work", order)
-        prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+        run, resumed = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+        compare(run, resumed, StopRequest(work_dir))
         [checked] = reports_of(reports_in(work_dir), ResumeChecked)
         return checked.certificate
 
