@@ -181,14 +181,14 @@ def test_a_service_writes_only_under_its_own_prefixes(stack: Stack):
 
 
 def test_a_service_reads_and_lists_only_its_own_prefixes(stack: Stack):
-    with s3(stack, "registry") as client:
-        client.put_object(Bucket=stack.s3_bucket, Key="models/refusals/manifest.json", Body=b"{}")
+    with s3(stack, "evaluator") as client:
+        client.put_object(Bucket=stack.s3_bucket, Key="evals/refusals/verdict.json", Body=b"{}")
     with s3(stack, "runner") as client:
         with pytest.raises(ClientError) as error:
-            client.get_object(Bucket=stack.s3_bucket, Key="models/refusals/manifest.json")
+            client.get_object(Bucket=stack.s3_bucket, Key="evals/refusals/verdict.json")
         assert status_of(error) == 403
         with pytest.raises(ClientError) as error:
-            client.list_objects_v2(Bucket=stack.s3_bucket, Prefix="models/")
+            client.list_objects_v2(Bucket=stack.s3_bucket, Prefix="evals/")
         assert status_of(error) == 403
         with pytest.raises(ClientError) as error:
             client.list_objects_v2(Bucket=stack.s3_bucket)
