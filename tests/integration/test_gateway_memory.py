@@ -10,7 +10,7 @@ from schemas.dataset import SubmitDataset
 from schemas.job import JobSubmitted, SubmitJob
 from schemas.model import BaseModelRegistered
 from schemas.node import PoolCapacityChanged
-from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Resources
+from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Method, Recipe, Resources
 from tests.builders import NOON, a_job_spec, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until, world
 
@@ -19,8 +19,8 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 GIB = 2**30
-FITS, TOO_LONG = 8192, 32_768
-NEAREST = f"Nearest that works: policy.max_seq_length {FITS}"
+FITS, TOO_LONG = 16_384, 32_768
+NEAREST = f"Nearest that works: recipe.method qlora, policy.max_seq_length {FITS}"
 
 
 @pytest.fixture
@@ -72,15 +72,19 @@ def estimated_memory(job: dict[str, Any]) -> tuple[int, bool]:
 
 
 async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> None:
-    async def submit(max_seq_length: int) -> Any:
-        ours = {"resources": {"pool": pool}, "policy": {"max_seq_length": max_seq_length}}
+    async def submit(max_seq_length: int, method: str) -> Any:
+        ours = {
+            "recipe": {"method": method},
+            "resources": {"pool": pool},
+            "policy": {"max_seq_length": max_seq_length},
+        }
         body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
         return await world.ask("POST", "/fine_tuning/jobs", json=body)
 
-    refused = (await submit(TOO_LONG)).json()["error"]
+    refused = (await submit(TOO_LONG, "lora")).json()["error"]
     assert (refused["code"], refused["param"]) == ("does_not_fit", "retune.recipe")
     assert refused["message"].endswith(NEAREST)
-    taken = await submit(FITS)
+    taken = await submit(FITS, "qlora")
     assert taken.status_code == 200, taken.text
     assert estimated_memory(taken.json()) == (FITS, True)
 
@@ -90,23 +94,25 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     ref = FileRef(file_id=file["id"], sha256=file["retune"]["sha256"], size_bytes=file["bytes"])
     of_base = {"base_model": base.name, "base_sha": base.base_sha, "training_file": ref}
 
-    async def submit(max_seq_length: int) -> SubmitJob:
+    async def submit(max_seq_length: int, method: Method) -> SubmitJob:
         """The job after its dataset, which comes on another partition."""
         policy = DatasetPolicy(max_seq_length=max_seq_length)
         dataset = SubmitDataset(
-            dataset_id=f"ds-{mark()}", tenant="demo", spec=DatasetSpec(policy=policy, **of_base)
+            dataset_id=f"ds-{mark()}",
+            tenant="demo",
+            spec=DatasetSpec(policy=policy, method=method, **of_base),
         )
         await world.command("demo", dataset)
         await world.heard(dataset.dataset_id, "SubmitDataset")
-        spec: JobSpec = a_job_spec(resources=Resources(pool=pool), **of_base)
+        spec: JobSpec = a_job_spec(recipe=Recipe(method=method), resources=Resources(pool=pool), **of_base)
         job = SubmitJob(job_id=f"ftjob-{mark()}", tenant="demo", dataset_id=dataset.dataset_id, spec=spec)
         await world.command("demo", job)
         return job
 
-    refused = (await world.heard((await submit(TOO_LONG)).job_id, "CommandRefused")).message
+    refused = (await world.heard((await submit(TOO_LONG, Method.LORA)).job_id, "CommandRefused")).message
     assert (refused.code, refused.param) == ("does_not_fit", "spec.recipe")
     assert refused.message.endswith(NEAREST)
-    taken = (await world.heard((await submit(FITS)).job_id, "SubmitJob")).message
+    taken = (await world.heard((await submit(FITS, Method.QLORA)).job_id, "SubmitJob")).message
     of_job = {"job_id": taken.job_id, "tenant": "demo", "dataset_id": taken.dataset_id}
     await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=NOON))
     await until(lambda: world.is_consumed("job.events", taken.job_id, 1), "the job")
