@@ -120,7 +120,7 @@ async def test_old_steps_leave_the_tracker(stack: Stack):
     async with schema_of(stack, "tracker") as database:
         for name, age in AGES:
             for number in range(5):
-                row = (name, "demo", 1, number, utc_now() - age, 1.0, 1e-3, 1.0, 1, 1.0, 1, 0.1, None)
+                row = (name, "demo", 1, number, utc_now() - age, 1.0, 1e-3, 1.0, 1, 1.0, 1, 0.1, *[None] * 5)
                 await database.execute(tracker.SAVE_STEP, *row)
         await prune_all(database, tracker.PRUNE_STEPS)
         assert await left(database, "step") == {"new"}
