@@ -180,7 +180,7 @@ def job_command(
         metadata=request.metadata or {},
     )
     if refusal := check(spec):
-        raise Refused(refusal.code, refusal.message, param=refusal.param)
+        raise Refused(refusal.code, refusal.message, param=f"retune.{refusal.param}")
     if inputs.trained and (refusal := check_start(recipe, inputs.trained.recipe, request.model)):
         raise Refused(refusal.code, f"retune.{refusal.message}", param=f"retune.{refusal.param}")
     _require_askable(request, inputs, spec)

@@ -81,7 +81,7 @@ class TestJobCommand:
             ({"method": {"type": "dpo", "supervised": {}}}, {}, "method.supervised"),
             ({"method": {"type": "dpo"}, "retune": {"recipe": {"method": "lora"}}}, {}, "method.type"),
             ({"method": {"type": "supervised"}, "retune": {"recipe": {"method": "dpo"}}}, {}, "method.type"),
-            ({"retune": {"recipe": {"dpo": {"beta": 1}}}}, {}, "recipe.dpo"),
+            ({"retune": {"recipe": {"dpo": {"beta": 1}}}}, {}, "retune.recipe.dpo"),
             ({"retune": {"recipe": {"method": "cpt"}}}, {}, "training_file"),
             ({"retune": {"recipe": {"method": "cpt"}}, "method": {"type": "supervised"}}, {}, "method.type"),
         ],
