@@ -1,9 +1,10 @@
 """Tokens per second and memory of training an adapter on a CPU, against TRL with its best flags.
 
-`python -m bench.training.speed ["METHOD SHAPE PRECISION"…]` trains the same rows by both sides, in turns, each run in a
-process of its own: the same base, rank, rate, schedule and number of tokens of an optimizer step. First every variant
-of TRL runs once, and the fastest is the peer. Counted are real tokens, without padding, from the end of the second
-step to the end of the last. The losses of both adapters on rows that nobody trained on must agree within 0.5 %.
+`python -m bench.training.speed ["METHOD SHAPE PRECISION"…]` trains the same rows by both sides, in turns, each run
+in a process of its own: the same base, rank, rate, schedule and number of tokens of an optimizer step. First every
+variant of TRL runs once, and the fastest is the peer. Counted are real tokens, without padding, from the end of the
+second step to the end of the last. The losses of both adapters on rows that nobody trained on must agree within
+0.5 %.
 """
 
 import json
