@@ -153,8 +153,7 @@ class TestCertificate:
         rewrite_manifest(bundle)
         order = an_order(inputs, LONG, resume_dir=bundle)
         work_dir = a_work_dir(tmp_path / "work", order)
-        run, resumed = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
-        compare(run, resumed, StopRequest(work_dir))
+        compare(*prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS)), StopRequest(work_dir))
         [checked] = reports_of(reports_in(work_dir), ResumeChecked)
         return checked.certificate
 
