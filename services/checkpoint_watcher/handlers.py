@@ -116,7 +116,7 @@ class Watcher:
         start, resume = event.spec.start_from, event.resume
         if resume is not None and resume.job_id is not None:
             await self._use(event.job_id, resume.job_id, resume, unit)
-        elif start is not None and start.digest is None:
+        if start is not None and start.digest is None:
             await self._use(event.job_id, start.job_id, start.bundle, unit)
 
     async def _use(self, job_id: str, trained_by: str, bundle: BundleRef, unit: Unit) -> None:

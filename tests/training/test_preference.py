@@ -296,21 +296,21 @@ def test_two_processes_learn_as_one_does(preferences, tmp_path):
         assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-3)
         for name in ("loss", "chosen_reward", "rejected_reward", "reward_margin"):
             assert getattr(other, name) == pytest.approx(getattr(one, name), abs=1e-4)
-    found = [load_file(the_reference(reports).path) for reports in (alone, gang)]
+    references = [load_file(the_reference(reports).path) for reports in (alone, gang)]
     for name in ("training", "validation"):
-        np.testing.assert_allclose(found[1][name], found[0][name], atol=1e-4)
+        np.testing.assert_allclose(references[1][name], references[0][name], atol=1e-4)
 
 
 class TestReference:
     def test_is_what_the_base_model_says_of_each_answer(self, preferences, whole):
         computed = the_reference(whole)
-        found = load_file(computed.path)
+        references = load_file(computed.path)
         base = AutoModelForCausalLM.from_pretrained(preferences.base_dir)
         run_examples = [load_file(path) for path in sorted((preferences.dataset_dir / "parts").iterdir())]
         lengths = {len(part["example_lines"]) for part in run_examples}
-        assert {len(array) for array in found.values()} == lengths
+        assert {len(array) for array in references.values()} == lengths
         for part in run_examples:
-            [array] = [array for array in found.values() if len(array) == len(part["example_lines"])]
+            [array] = [array for array in references.values() if len(array) == len(part["example_lines"])]
             offsets = part["example_offsets"]
             for place in range(0, len(array), 7):
                 tokens = torch.from_numpy(part["tokens"][offsets[place] : offsets[place + 1]]).long()
@@ -344,6 +344,9 @@ class TestReference:
         assert the_reference(again).sha256 == the_reference(reports).sha256
         assert losses_of(again) == losses_of(reports)[step:]
         assert model_sha256(reports_of(again, Saved)[-1]) == model_sha256(reports_of(reports, Saved)[-1])
+        without = start | {"start_dir": None}
+        [ended] = reports_of(resumed(tmp_path / "no", preferences, ADAPTER, reports, **without)[0], Ended)
+        assert (ended.outcome, ended.failure_class) == (Outcome.FAILED, FailureClass.INFRA)
 
     @pytest.mark.parametrize(
         ("damage", "words"),

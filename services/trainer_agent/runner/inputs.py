@@ -38,13 +38,10 @@ class Inputs:
 
     async def fetch(self, start: StartTraining) -> TrainingOrder:
         """Raises StorageUnavailable at the end of its retry_policy; CorruptObject, KeyError at once."""
-        # A bundle has all weights that are trained, but preference optimisation compares with those at the start.
-        start_from = None if start.resume and not compares(start.recipe) else start.start_from
-        base_dir, dataset_dir, resume_dir, start_dir = await asyncio.gather(
+        base_dir, dataset_dir, resume_dir = await asyncio.gather(
             self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
             self._wait_for_postgres(lambda: self._dataset(start.dataset)),
             self._wait_for_postgres(lambda: self._bundle(start.job_id, start.resume)),
-            self._wait_for_postgres(lambda: self._start(start_from, start)),
         )
         order = TrainingOrder(
             job_id=start.job_id,
@@ -53,7 +50,6 @@ class Inputs:
             base_dir=base_dir,
             dataset_dir=dataset_dir,
             resume_dir=resume_dir,
-            start_dir=start_dir,
             started_from=start.start_from.identity if start.start_from else None,
             base_sha=start.base_sha,
             dataset_version=start.dataset.version,
@@ -64,7 +60,11 @@ class Inputs:
         )
         into = self._fresh("reference")
         reference = await self._wait_for_postgres(lambda: fetch_reference(self._objects, order, into))
-        return order.model_copy(update={"reference": reference})
+        # A bundle has all weights that are trained; those at the start are left to be compared with.
+        needs_start = start.resume is None or (compares(start.recipe) and reference is None)
+        start_from = start.start_from if needs_start else None
+        start_dir = await self._wait_for_postgres(lambda: self._start(start_from, start))
+        return order.model_copy(update={"reference": reference, "start_dir": start_dir})
 
     async def _wait_for_postgres(self, call: Callable[[], Awaitable[Result]]) -> Result:
         return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)

@@ -28,7 +28,7 @@ class Example:
     side: int = 0
     """Of a preference row: CHOSEN or REJECTED."""
     reference: float | None = None
-    """Log-probability of its answer by the base model, where the method compares with that."""
+    """Log-probability of its answer by the model at step 0, where the method compares with that."""
 
     @property
     def targets(self) -> NDArray[np.intp]:
@@ -47,7 +47,7 @@ class Windows(Sequence[Window]):
         self._first_window = np.cumsum([0, *(len(part["window_offsets"]) - 1 for part in parts)])
         self._first_example = np.cumsum([0, *(len(part["example_offsets"]) - 1 for part in parts)])
         self.reference: NDArray[np.float32] | None = None
-        """Log-probabilities of the answers by the base model, by the ids of their examples."""
+        """Log-probabilities of the answers by the model at step 0, by the ids of their examples."""
 
     def __len__(self) -> int:
         return int(self._first_window[-1])

@@ -133,6 +133,11 @@ def _written(run: Run, reference: Reference) -> ReferenceComputed:
 
 
 def _computed(run: Run, stop: StopRequest) -> Reference:
+    if run.order.started_from is not None and run.order.start_dir is None:
+        message = (
+            "reference log-probabilities do not fit, and the weights that training started from are not here"
+        )
+        raise TrainingFailed(FailureClass.INFRA, message)
     before = rng_state(run.device)
     network = _network_at_the_start(run)
     network.eval()

@@ -65,16 +65,19 @@ async def open_attempt(conn: Tables, scheduled: JobScheduled) -> None:
 
 
 async def use_bundle(conn: Tables, job_id: str, trained_by: str, bundle: BundleRef) -> None:
-    if conn.get("bundle_use", job_id) is None:
-        conn.put("bundle_use", job_id, (trained_by, bundle.attempt, bundle.step))
+    use = job_id, trained_by, bundle.attempt, bundle.step
+    conn.put("bundle_use", use, use)
 
 
 async def end_use(conn: Tables, job_id: str) -> None:
-    conn.delete("bundle_use", job_id)
+    for use in [use for use in conn.rows("bundle_use") if use[0] == job_id]:
+        conn.delete("bundle_use", use)
 
 
 async def used_bundles(conn: Tables, job_id: str) -> set[tuple[int, int]]:
-    return {(attempt, step) for trained_by, attempt, step in conn.rows("bundle_use") if trained_by == job_id}
+    return {
+        (attempt, step) for _, trained_by, attempt, step in conn.rows("bundle_use") if trained_by == job_id
+    }
 
 
 async def require_attempt(conn: Tables, job_id: str, attempt: int) -> None:
