@@ -77,17 +77,9 @@ def trl(
     import torch
     from datasets import Dataset
     from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+    from transformers import AutoTokenizer
 
     dtype = torch.bfloat16 if precision == "bfloat16" and not autocast else torch.float32
-    quantized = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-    loading = {"quantization_config": quantized, "device_map": {"": "cpu"}} if method == "qlora" else {}
-    model = AutoModelForCausalLM.from_pretrained(directory / BASE, dtype=dtype, **loading)
     common: dict[str, Any] = {
         "output_dir": str(scratch / "trl"),
         "use_cpu": True,
@@ -102,22 +94,7 @@ def trl(
         "report_to": "none",
         "seed": SEED,
     }
-    training, _ = rows_in(directory)
-    if method == "dpo":
-        rows = [
-            {"prompt_ids": row.prompt, "chosen_ids": row.chosen, "rejected_ids": row.rejected}
-            for row in training
-        ]
-        flags |= {"beta": BETA}
-    else:
-        rows = [
-            {
-                "input_ids": row.prompt + row.chosen,
-                "completion_mask": [0] * len(row.prompt) + [1] * len(row.chosen),
-            }
-            for row in training
-        ]
-        flags |= {"completion_only_loss": True}
+    flags |= {"beta": BETA} if method == "dpo" else {"completion_only_loss": True}
     lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     clock = _Clock()
 
@@ -129,9 +106,9 @@ def trl(
         # The rows are tokens already; it has no option to say so.
         trainer_of._prepare_dataset = lambda _, dataset, *__, **___: dataset  # noqa: SLF001
     trainer = trainer_of(
-        model,
+        _base(directory, method, dtype),
         args=settings(**common | flags),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=Dataset.from_list(_columns(directory, method)),
         processing_class=AutoTokenizer.from_pretrained(directory / BASE),
         peft_config=lora,
         callbacks=[_timed(clock)],
@@ -167,6 +144,36 @@ class _Clock:
             "tokens_per_second": tokens / seconds,
             "peak_memory_mib": peak / 2**20,
         }
+
+
+def _columns(directory: Path, method: str) -> list[dict[str, Any]]:
+    """The rows to train on, as TRL has them once they are tokens."""
+    training, _ = rows_in(directory)
+    if method == "dpo":
+        return [
+            {"prompt_ids": row.prompt, "chosen_ids": row.chosen, "rejected_ids": row.rejected}
+            for row in training
+        ]
+    return [
+        {
+            "input_ids": row.prompt + row.chosen,
+            "completion_mask": [0] * len(row.prompt) + [1] * len(row.chosen),
+        }
+        for row in training
+    ]
+
+
+def _base(directory: Path, method: str, dtype: Any) -> Any:
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    quantized = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    loading = {"quantization_config": quantized, "device_map": {"": "cpu"}} if method == "qlora" else {}
+    return AutoModelForCausalLM.from_pretrained(directory / BASE, dtype=dtype, **loading)
 
 
 def _timed(clock: _Clock) -> Any:
