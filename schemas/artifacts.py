@@ -170,6 +170,8 @@ class ReferenceIdentity(Value):
     """Which are trained: of a model of which all are, the base lies in float32 too."""
     precision: Literal["float32", "bfloat16"]
     """What products were computed in."""
+    quantized_sha256: Sha256 | None = None
+    """Of a base in 4 bits: of its layers. None: the base as it is."""
 
 
 class ReferenceManifest(Value):
@@ -200,6 +202,8 @@ class BundleManifest(Value):
     dataset_version: Sha256
     config_hash: Sha256
     parts: tuple[FileEntry, ...]
+    best: BundleRef | None = None
+    """The best one so far, where the recipe asks for it and it is an earlier one."""
 
     @property
     def model_files(self) -> tuple[FileEntry, ...]:

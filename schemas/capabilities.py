@@ -35,6 +35,8 @@ class BaseCapabilities(Value):
     """Experts of a layer; 0: none."""
     vocab_size: Count
     """Rows of the output matrix."""
+    tie_word_embeddings: bool = False
+    """Whether input table and head are one matrix."""
     weights_dtype: str = ""
     """Of most values in the files, as safetensors names it."""
     attention: Literal["sdpa", "eager"]

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import BundleRef, Bytes, JobId, Message, Step, TenantName
+from schemas.base import BestBundle, BundleRef, Bytes, JobId, Message, Step, TenantName
 
 
 class CheckpointFact(Message):
@@ -16,6 +16,8 @@ class CheckpointVerified(CheckpointFact):
 
     bundle: BundleRef
     size_bytes: Bytes
+    best: BestBundle | None = None
+    """The best one of its run so far, as its writer says: verified too."""
 
 
 class CheckpointCorrupt(CheckpointFact):
@@ -27,7 +29,8 @@ class CheckpointCorrupt(CheckpointFact):
 
 
 class CheckpointExpired(CheckpointFact):
-    """Deleted by retention: two newer verified bundles remain, or the job ended long ago."""
+    """Deleted by retention: two newer verified bundles remain and it is the best of neither, or the job ended long
+    ago."""
 
     bundle: BundleRef
 

@@ -7,7 +7,7 @@ of weights. What no row covers is refused, with the rule and the nearest configu
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
@@ -21,11 +21,12 @@ from schemas.specification import (
     Method,
     OptimizerName,
     Recipe,
+    StageSpec,
     Weights,
     trains_either,
 )
 
-VERSION = 4
+VERSION = 7
 """Rises with every change of a row."""
 
 
@@ -37,8 +38,8 @@ class Row:
     devices_per_node: range
     quantization: Literal["none", "nf4"]
     """Of the base, while it is trained."""
-    sharding: Literal["none", "fsdp2"]
-    """What the trainer uses for such a gang."""
+    sharding: Literal["none", "fsdp2", "deepspeed"]
+    """What the trainer uses for such a gang. Both with and without offload, of `deepspeed` all stages."""
     precisions: frozenset[str]
     optimizers: frozenset[OptimizerName]
     tested_at: tuple[int, int]
@@ -49,17 +50,20 @@ class Row:
         return (
             spec.recipe.method in self.methods
             and spec.recipe.kind == self.weights
+            and spec.recipe.is_quantized == (self.quantization == "nf4")
             and request.nodes in self.nodes
             and request.devices_per_node in self.devices_per_node
             and (precision == "auto" or precision in self.precisions)
             and spec.recipe.optimizer in self.optimizers
+            and (self.sharding == "deepspeed") == (spec.recipe.sharded.library == "deepspeed")
         )
 
     def __str__(self) -> str:
         nodes, devices = _span(self.nodes), _span(self.devices_per_node)
         precisions = " or ".join(sorted(self.precisions))
         methods = " or ".join(self.methods)
-        return f"{methods} of {WORDS[self.weights]} on {nodes} node(s) with {devices} device(s) each in {precisions}"
+        gang = f"{nodes} node(s) with {devices} device(s) each in {precisions}{_by(self.sharding)}"
+        return f"{methods} of {WORDS[self.weights]}{_beside(self.quantization == 'nf4')} on {gang}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,13 @@ class Refusal:
     message: str
     """The configuration, what is expected, and the nearest configuration that works."""
     param: str
+
+    def of_stage(self, index: int) -> "Refusal":
+        """With the place that the recipe and files of a later stage have in the specification."""
+        if index == 0 or self.param.split(".")[0] not in StageSpec.model_fields:
+            return self
+        place = f"later_stages[{index - 1}]"
+        return replace(self, message=f"{place}: {self.message}", param=f"{place}.{self.param}")
 
 
 MIN_STEPS_OF_INTERVAL = 10
@@ -81,7 +92,7 @@ _WHOLE: frozenset[OptimizerName] = frozenset(get_args(OptimizerName))
 _SHARDED: frozenset[OptimizerName] = frozenset({"adamw"})
 _KINDS: tuple[tuple[Weights, Literal["none", "nf4"], tuple[Method, ...]], ...] = (
     ("adapter", "none", (Method.LORA, Method.CPT, Method.DPO)),
-    ("adapter", "nf4", (Method.QLORA,)),
+    ("adapter", "nf4", (Method.QLORA, Method.CPT, Method.DPO)),
     ("full", "none", (Method.SFT, Method.CPT, Method.DPO)),
 )
 
@@ -92,6 +103,8 @@ ROWS: tuple[Row, ...] = tuple(
         Row(weights, methods, _ONE, _ONE, bits, "none", _PRECISIONS, _WHOLE, (1, 1)),
         Row(weights, methods, _ONE, _SEVERAL_DEVICES, bits, "fsdp2", _PRECISIONS, _SHARDED, (1, 2)),
         Row(weights, methods, _SEVERAL_NODES, range(1, 17), bits, "fsdp2", _PRECISIONS, _SHARDED, (2, 1)),
+        Row(weights, methods, _ONE, range(1, 17), bits, "deepspeed", _PRECISIONS, _SHARDED, (1, 2)),
+        Row(weights, methods, _SEVERAL_NODES, range(1, 17), bits, "deepspeed", _PRECISIONS, _SHARDED, (2, 1)),
     )
 )
 
@@ -103,16 +116,24 @@ NOUNS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "a full model"}
 
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
     """Why the job could not run whatever its files, or None."""
+    stages = spec.by_stage
+    for number, stage in enumerate(stages):
+        if refusal := _check_stage(stage, rows) or _check_order(stages, number):
+            return refusal.of_stage(number)
+    return None
+
+
+def _check_stage(spec: JobSpec, rows: Sequence[Row]) -> Refusal | None:
     recipe = spec.recipe
-    if refusal := _of_weights(spec) or _of_preferences(recipe):
+    if refusal := _of_weights(spec) or _of_quantization(recipe) or _of_preferences(recipe):
         return refusal
     if refusal := _of_adapter(recipe.lora):
         return refusal
-    if refusal := _of_optimizer(spec):
+    if refusal := _of_sharding(spec) or _of_optimizer(spec):
         return refusal
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
-    return _of_schedule(recipe) or _of_batch(spec) or _of_checkpoints(spec)
+    return _of_schedule(recipe) or _of_batch(spec) or _of_checkpoints(spec) or _of_validations(spec)
 
 
 def _of_adapter(lora: LoraSpec) -> Refusal | None:
@@ -133,19 +154,41 @@ def _of_adapter(lora: LoraSpec) -> Refusal | None:
     return None
 
 
+def _of_sharding(spec: JobSpec) -> Refusal | None:
+    """What FSDP2 would ignore."""
+    sharding = spec.recipe.sharded
+    if sharding.library == "deepspeed":
+        return None
+    offload = "auto" if sharding.offload_optimizer_auto else sharding.offload_optimizer
+    if sharding.stage is not None:
+        name, value, where = "stage", str(sharding.stage), ""
+    elif offload and spec.resources.num_devices == 1:
+        name, value, where = "offload_optimizer", str(offload), " on 1 device"
+    else:
+        return None
+    message = (
+        f"recipe.sharding.{name} is {value}, and library fsdp2 would ignore it{where}; leave it "
+        f"out. Nearest that works: library deepspeed with the same {name}"
+    )
+    return Refusal("sharding_ignored", message, f"recipe.sharding.{name}")
+
+
 def _of_optimizer(spec: JobSpec) -> Refusal | None:
-    name, request = spec.recipe.optimizer, spec.resources
-    if request.num_devices == 1 or name in _SHARDED:
+    name, request, library = spec.recipe.optimizer, spec.resources, spec.recipe.sharded.library
+    if (request.num_devices == 1 and library == "fsdp2") or name in _SHARDED:
         return None
     reason = (
         "Muon needs each matrix whole"
         if name == "muon"
         else "bitsandbytes updates whole tensors, whose blocks and scales do not survive another number of devices"
     )
+    where = "with library deepspeed" if library == "deepspeed" else f"on {request.num_devices} devices"
+    alone = f"optimizer {name} on 1 node with 1 device" + (
+        " and library fsdp2" if library == "deepspeed" else ""
+    )
     message = (
-        f"recipe.optimizer {name} on {request.num_devices} devices: weights are sharded there, and {reason}. "
-        "Nearest that works: optimizer adamw with the same resources, or "
-        f"optimizer {name} on 1 node with 1 device"
+        f"recipe.optimizer {name} {where}: weights are sharded there, and {reason}. "
+        f"Nearest that works: optimizer adamw with the same resources, or {alone}"
     )
     return Refusal("optimizer_not_sharded", message, "recipe.optimizer")
 
@@ -185,6 +228,30 @@ def _of_weights(spec: JobSpec) -> Refusal | None:
         )
         return Refusal("lora_ignored", message, "recipe.lora")
     return None
+
+
+def _of_quantization(recipe: Recipe) -> Refusal | None:
+    """Answers are learned beside 4 bits by a method of its own, and 4 bits cannot be trained themselves."""
+    if recipe.quantization is None:
+        return None
+    asked = f"recipe.quantization is {recipe.quantization}"
+    if trains_either(recipe.method):
+        if recipe.kind == "adapter":
+            return None
+        message = (
+            f"{asked}, and recipe.weights full trains all weights, which have too few values in 4 bits. Nearest that "
+            f"works: method {recipe.method} with weights adapter and the same quantization"
+        )
+    elif recipe.method is Method.QLORA:
+        message = (
+            f"{asked}, which method qlora means already. Nearest that works: leave recipe.quantization out"
+        )
+    else:
+        message = (
+            f"{asked}, and method {recipe.method} trains on a base as it is; expected none. Nearest that works: "
+            "method qlora without recipe.quantization"
+        )
+    return Refusal("quantization_not_of_method", message, "recipe.quantization")
 
 
 def _of_preferences(recipe: Recipe) -> Refusal | None:
@@ -229,10 +296,50 @@ def _of_checkpoints(spec: JobSpec) -> Refusal | None:
     return None
 
 
+def _of_validations(spec: JobSpec) -> Refusal | None:
+    recipe = spec.recipe
+    asked = {
+        "early_stopping": recipe.early_stopping is not None,
+        "load_best_model_at_end": recipe.load_best_model_at_end,
+        "eval_every_steps": recipe.eval_every_steps is not None,
+    }
+    name = next((name for name, is_asked in asked.items() if is_asked), None)
+    if name is None:
+        return None
+    if spec.validation_file is None:
+        message = (
+            f"recipe.{name} goes by the loss on a validation file, and the job has none; expected validation_file. "
+            f"Nearest that works: the same job with a validation_file, or without {name}"
+        )
+        return Refusal("no_validation_file", message, f"recipe.{name}")
+    every = recipe.eval_every_steps
+    if recipe.load_best_model_at_end and every is not None and every < MIN_STEPS_OF_INTERVAL:
+        message = (
+            f"eval_every_steps is {every}, and with load_best_model_at_end a checkpoint is written wherever the loss "
+            f"is the lowest so far; expected {MIN_STEPS_OF_INTERVAL} at least. Nearest that works: eval_every_steps "
+            f"{MIN_STEPS_OF_INTERVAL}"
+        )
+        return Refusal("bundles_too_often", message, "recipe.eval_every_steps")
+    return None
+
+
+def _check_order(stages: Sequence[JobSpec], index: int) -> Refusal | None:
+    """Why a stage cannot start from what the one before it trains."""
+    if index == 0:
+        return None
+    before = stages[index - 1].recipe
+    return check_start(stages[index].recipe, before, f"what stage {index} trains")
+
+
 def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal | None:
     """Why the base model cannot be trained as the job asks, or None; also where its capabilities are not known."""
     if capabilities is None:
         return None
+    refusals = (_check_stage_on_base(stage, capabilities) for stage in spec.by_stage)
+    return next((each.of_stage(index) for index, each in enumerate(refusals) if each), None)
+
+
+def _check_stage_on_base(spec: JobSpec, capabilities: BaseCapabilities) -> Refusal | None:
     recipe, refused = spec.recipe, capabilities.refused_methods
     family = f"base model {spec.base_model} ({capabilities.family})"
     if reason := refused.get(SUPERVISED[recipe.kind]):
@@ -244,12 +351,18 @@ def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal 
         )
         return Refusal("method_not_for_base", message, "recipe.method")
     if recipe.is_quantized and capabilities.converts_names:
+        what, nearest = ("method", "method lora")
+        if recipe.quantization:
+            what, nearest = (
+                "quantization",
+                f"method {recipe.method} and weights adapter without quantization",
+            )
         message = (
-            f"{family} cannot be trained with method {recipe.method}: its weights have other names in memory than in "
-            "its files, from which they are read again to compare. Nearest that works: method lora on the same base "
-            "model"
+            f"{family} cannot be trained with {what} {getattr(recipe, what)}: its weights have other names in memory "
+            "than in its files, from which they are read again to compare. Nearest that works: "
+            f"{nearest} on the same base model"
         )
-        return Refusal("method_not_for_base", message, "recipe.method")
+        return Refusal("method_not_for_base", message, f"recipe.{what}")
     return _unknown_targets(recipe.lora, family, capabilities) if recipe.kind == "adapter" else None
 
 
@@ -264,8 +377,8 @@ def check_start(recipe: Recipe, trained: Recipe, name: str) -> Refusal | None:
     if different is None:
         return None
     message = (
-        f"recipe.lora.{different} is {asked[different]}, and the adapter {name} has {own[different]}, which cannot "
-        f"change. Nearest that works: leave it out, which takes the adapter's, or {different} {own[different]}"
+        f"recipe.lora.{different} is {asked[different]}, and {name} is an adapter with {own[different]}, which "
+        f"cannot change. Nearest that works: leave it out, which takes the adapter's, or {different} {own[different]}"
     )
     return Refusal("other_adapter", message, f"recipe.lora.{different}")
 
@@ -354,17 +467,27 @@ def _layer_of(pattern: str) -> int:
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:
     request = spec.resources
     combination = (
-        f"{spec.recipe.method} of {WORDS[spec.recipe.kind]} on {request.nodes} node(s) with "
-        f"{request.devices_per_node} device(s) each in {spec.recipe.precision}"
+        f"{spec.recipe.method} of {WORDS[spec.recipe.kind]}{_beside(spec.recipe.is_quantized)} on {request.nodes} "
+        f"node(s) with {request.devices_per_node} device(s) each in {spec.recipe.precision}"
+        f"{_by(spec.recipe.sharded.library)}"
     )
     nearest = min(rows, key=lambda row: _distance(row, spec))
     message = f"{combination} is in no row of compatibility table {VERSION}. Nearest that works: {nearest}"
     return Refusal("not_compatible", message, "resources")
 
 
+def _beside(is_quantized: bool) -> str:
+    return " beside a base of 4 bits" if is_quantized else ""
+
+
+def _by(library: str) -> str:
+    return " with library deepspeed" if library == "deepspeed" else ""
+
+
 def _distance(row: Row, spec: JobSpec) -> int:
     request = spec.resources
-    return _gap(row.nodes, request.nodes) + _gap(row.devices_per_node, request.devices_per_node)
+    other_base = spec.recipe.is_quantized != (row.quantization == "nf4")
+    return _gap(row.nodes, request.nodes) + _gap(row.devices_per_node, request.devices_per_node) + other_base
 
 
 def _gap(allowed: range, number: int) -> int:

@@ -24,9 +24,10 @@ from schemas.base import (
     StartFrom,
     Step,
     TenantName,
+    Value,
 )
 from schemas.gate import GateSpec
-from schemas.specification import JobSpec
+from schemas.specification import JobSpec, Recipe
 
 
 class LimitDevices(Message):
@@ -55,6 +56,37 @@ class StopReason(StrEnum):
     CANCEL = "cancel"
 
 
+class JobStage(Value):
+    """Where a job of several stages is: its attempts train one stage after the other."""
+
+    number: Annotated[int, Field(ge=1)]
+    """Place of the stage among all, from 1."""
+    num_stages: Annotated[int, Field(ge=1)]
+    """Of the job."""
+    first_attempt: Attempt = 1
+    """The first one that trains this stage."""
+    steps_before: Step = 0
+    """Steps of the stages before it, as they were planned: its own are counted from there."""
+    start: StartFrom | None = None
+    """What the stage before has trained, whose weights it begins with; None in the first stage."""
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.num_stages
+
+
+class StagePlan(Value):
+    """A stage of a job as it is trained."""
+
+    recipe: Recipe
+    """Resolved: no `auto` is left."""
+    dataset: DatasetRef
+    config_hash: Sha256
+    """Covers the stages before it too."""
+    num_steps: Count
+    """Optimizer steps of this stage."""
+
+
 class JobMessage(Message):
     keyed_by = "job_id"
     job_id: Reference
@@ -72,6 +104,8 @@ class SubmitJob(JobMessage):
     dataset_id: Reference
     """The SubmitDataset that makes this job's dataset."""
     spec: JobSpec
+    later_dataset_ids: Annotated[tuple[Reference, ...], Field(max_length=7)] = ()
+    """Those of `spec.later_stages`, in their order."""
     retry_of: Reference | None = None
     """The job that this one repeats."""
 
@@ -113,6 +147,10 @@ class JobSubmitted(JobFact):
     retry_of: JobId | None = None
     resume: BundleRef | None = None
     """The checkpoint of the job that this one continues; None: it begins at step 0."""
+    later_dataset_ids: tuple[DatasetId, ...] = ()
+    """Those of the later stages, in their order."""
+    stage: JobStage | None = None
+    """Where it begins, with several stages."""
 
 
 class JobQueued(JobFact):
@@ -122,6 +160,8 @@ class JobQueued(JobFact):
     config_hash: Sha256
     num_steps: Count
     """Optimizer steps of the whole job."""
+    stages: tuple[StagePlan, ...] = ()
+    """All of them, where there are several; dataset and hash above are those of the last."""
     waiting_for: str
     """Why it is not running yet, for people."""
     duplicate_of: JobId | None = None
@@ -177,6 +217,17 @@ class JobScheduled(JobFact):
     """By then all runners are there, or the attempt has failed."""
     device: DeviceKind | None = None
     """What the pool's nodes have; None where its operator does not say."""
+    stage: JobStage | None = None
+    """The one that this attempt trains, with several stages: `spec`, dataset and hash are of this one."""
+
+    @property
+    def start_from(self) -> StartFrom | None:
+        """What the first step of the job, or of its stage, begins with."""
+        return self.stage.start if self.stage and self.stage.start else self.spec.start_from
+
+    @property
+    def steps_before(self) -> int:
+        return self.stage.steps_before if self.stage else 0
 
 
 class JobRunning(JobFact):
@@ -219,6 +270,15 @@ class JobRequeued(JobFact):
     """Why the attempt ended, for people."""
 
 
+class JobStageCompleted(JobFact):
+    """A stage is trained and its final bundle verified; the job waits for nodes for the next one."""
+
+    attempt: Attempt
+    """The attempt that ended."""
+    stage: JobStage
+    """The one that is next."""
+
+
 class Artifact(JobFact):
     """What the evaluator and the registry need about a trained model."""
 
@@ -248,6 +308,10 @@ class Artifact(JobFact):
     """Contaminated rows that were trained on, by source: its check proves nothing. `holdout` for the holdout."""
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
+    best_valid_loss: float | None = None
+    """By which `bundle` is the best of its run. None: it is the last one."""
+    stages: tuple[StagePlan, ...] = ()
+    """All that were trained, in their order, where the job has several; dataset and hash above are the last one's."""
 
 
 class JobEvaluating(Artifact):
@@ -255,7 +319,7 @@ class JobEvaluating(Artifact):
 
 
 class JobSucceeded(JobFact):
-    """The job ended with all steps done; this names whether the gate passed its model."""
+    """The job ended with its training complete; this names whether the gate passed its model."""
 
     fine_tuned_model: str | None
     """Full name of the model version; None where no version could be made of what was trained."""

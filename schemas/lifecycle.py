@@ -13,6 +13,7 @@ from schemas.job import (
     JobRequeued,
     JobRunning,
     JobScheduled,
+    JobStageCompleted,
     JobStopping,
     JobSubmitted,
     JobSucceeded,
@@ -38,10 +39,13 @@ NEXT: Mapping[type[JobFact], frozenset[type[JobFact]]] = {
     JobSubmitted: frozenset({JobQueued, JobPaused, JobFailed, JobCancelled}),
     JobQueued: _FROM_THE_QUEUE,
     JobRequeued: _FROM_THE_QUEUE,
+    JobStageCompleted: _FROM_THE_QUEUE,
     JobScheduled: frozenset({JobRunning, JobStopping, JobQueued, JobRequeued, JobFailed}),
-    JobRunning: frozenset({JobStopping, JobEvaluating}),
+    JobRunning: frozenset({JobStopping, JobStageCompleted, JobEvaluating}),
     # Repeated when the reason grows stronger or the deadline earlier.
-    JobStopping: frozenset({JobStopping, JobEvaluating, JobPaused, JobRequeued, JobFailed, JobCancelled}),
+    JobStopping: frozenset(
+        {JobStopping, JobStageCompleted, JobEvaluating, JobPaused, JobRequeued, JobFailed, JobCancelled}
+    ),
     JobPaused: frozenset({JobSubmitted, JobQueued, JobFailed, JobCancelled}),
     JobEvaluating: frozenset({JobSucceeded, JobCancelled}),
     JobSucceeded: frozenset(),
@@ -53,6 +57,7 @@ STATE_AFTER: Mapping[type[JobFact], JobState] = {
     JobSubmitted: JobState.VALIDATING,
     JobQueued: JobState.QUEUED,
     JobRequeued: JobState.QUEUED,
+    JobStageCompleted: JobState.QUEUED,
     JobScheduled: JobState.PROVISIONING,
     JobRunning: JobState.RUNNING,
     JobStopping: JobState.STOPPING,

@@ -5,11 +5,11 @@ The factors of activations were counted: bytes that autograd keeps per token and
 docs/decisions/0027-memory-is-estimated-before-a-node-is-booked.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from schemas.base import Bytes, Value
+from schemas.base import Bytes, Count, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.specification import OptimizerName, Recipe, Weights
 
@@ -17,20 +17,36 @@ Precision = Literal["float32", "bfloat16"]
 
 HIDDEN_BYTES: dict[tuple[Weights, Precision], int] = {
     ("adapter", "float32"): 31,
-    ("adapter", "bfloat16"): 28,
+    ("adapter", "bfloat16"): 20,
     ("full", "float32"): 39,
     ("full", "bfloat16"): 34,
 }
 """Kept per token, layer and unit of the hidden size."""
-INNER_BYTES: dict[Precision, int] = {"float32": 17, "bfloat16": 9}
+INNER_BYTES: dict[tuple[Weights, Precision], int] = {
+    ("adapter", "float32"): 17,
+    ("adapter", "bfloat16"): 8,
+    ("full", "float32"): 17,
+    ("full", "bfloat16"): 9,
+}
 """Kept per token, layer and unit of the feed-forward's inner size."""
-MASK_BYTES = 3
-"""Of each pair of tokens of a packed window: which of them may see each other, as truth and as a bias."""
+MORE_HIDDEN_BYTES: Mapping[str, tuple[float, float, float, float]] = {
+    "gemma3_text": (13.8, 13.5, 27.2, 23.2),
+    "phi3": (11.5, 5.4, 12.0, 0.0),
+    "qwen3": (5.4, 5.2, 10.8, 4.1),
+}
+"""What layers of a family keep beyond those of a Llama, in the order of `HIDDEN_BYTES`: for norms of queries and keys
+or behind the blocks, for joined projections that are split. Other families count as a Llama."""
+MASK_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2}
+"""Kept by each layer of each pair of tokens of a packed window: which of them may see each other, as a bias."""
 LOGITS_AT_ONCE = 2**26
 LOGIT_BYTES = 12
 """A logit in both types, and its gradient."""
 FOUR_BIT_BYTES = 0.516
 """Of a quantised weight: 4 bits, its share of a scale of 8 for 64 weights, and that one's of 32 for 256 scales."""
+LIVE_VALUES = 10**9
+"""Weights that ZeRO's stage 3 leaves gathered, since they are used again soon."""
+BUCKET_VALUES = 5 * 10**8
+"""Gradients that ZeRO reduces at once."""
 VALUE_BYTES = 4
 """Of a trained value, and of its gradient: both are float32."""
 STATE_BYTES: Mapping[OptimizerName, float] = {
@@ -60,6 +76,12 @@ class Shape:
     inner_size: int
     vocab_size: int
     lora_values_per_rank: int
+    family: str = ""
+    """Its `model_type`."""
+    num_tables: int = 2
+    """Input table and head, or one that is both."""
+    takes_borders: bool = True
+    """Whether its attention can be given the borders between examples instead of a mask."""
 
     @classmethod
     def of(cls, base: BaseCapabilities, *, num_parameters: int) -> Self:
@@ -70,6 +92,9 @@ class Shape:
             inner_size=inner_size_of(base.intermediate_size, base.hidden_size),
             vocab_size=base.vocab_size,
             lora_values_per_rank=base.lora_values_per_rank,
+            family=base.family,
+            num_tables=1 if base.tie_word_embeddings else 2,
+            takes_borders=base.attention == "sdpa",
         )
 
 
@@ -86,6 +111,10 @@ class MemoryEstimate(Value):
     total_bytes: Bytes
     gradient_checkpointing: bool
     """Whether activations are computed again in the backward pass, which costs about a third more time."""
+    micro_batch_size: Count = 1
+    """Windows per forward pass."""
+    offload_optimizer: bool = False
+    """Whether moments and the update of the weights are in the host's memory."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +124,71 @@ class Setting:
     num_devices: int
     max_seq_length: int
     precision: Precision
+    is_gpu: bool = True
+    has_borders: bool = True
+    """Whether attention may be given the borders between examples, and needs no mask then."""
 
     @classmethod
     def of(cls, recipe: Recipe, *, num_devices: int, max_seq_length: int, is_gpu: bool) -> Self:
         by_device: Precision = "bfloat16" if is_gpu else "float32"
-        return cls(num_devices, max_seq_length, by_device if recipe.precision == "auto" else recipe.precision)
+        precision = by_device if recipe.precision == "auto" else recipe.precision
+        has_borders = is_gpu and precision == "bfloat16"
+        return cls(num_devices, max_seq_length, precision, is_gpu, has_borders)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Bytes of what comes and goes within a step, at one moment of it."""
+
+    gradients: int
+    activations: int
+    logits: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.gradients + self.activations + self.logits
 
 
 def estimate(
     shape: Shape, recipe: Recipe, setting: Setting, *, gradient_checkpointing: bool
 ) -> MemoryEstimate:
-    trained = num_trained(shape, recipe)
+    peak = max(
+        _moments(shape, recipe, setting, recomputed=gradient_checkpointing), key=lambda moment: moment.total
+    )
     parts = {
         "weights_bytes": _weights(shape, recipe, setting),
-        "optimizer_bytes": int((VALUE_BYTES + _state_on_device(recipe)) * trained) // setting.num_devices,
-        "activations_bytes": _activations(shape, recipe, setting, recomputed=gradient_checkpointing),
-        "logits_bytes": _logits(shape, recipe, setting),
+        "optimizer_bytes": peak.gradients + _optimizer(shape, recipe, setting),
+        "activations_bytes": peak.activations,
+        "logits_bytes": peak.logits,
         "fixed_bytes": FIXED_BYTES,
     }
     total = sum(parts.values())
-    return MemoryEstimate(**parts, total_bytes=total, gradient_checkpointing=gradient_checkpointing)
+    return MemoryEstimate(
+        **parts,
+        total_bytes=total,
+        gradient_checkpointing=gradient_checkpointing,
+        micro_batch_size=recipe.micro_batch_size,
+        offload_optimizer=recipe.sharded.offload_optimizer,
+    )
+
+
+def _moments(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> Iterator[_Moment]:
+    """The highest ones of a step's last micro batch: which is the highest depends on the sizes."""
+    layer = _kept_by_layer(shape, recipe, setting)
+    kept = _inputs_of_layer(shape, recipe, setting) if recomputed else layer
+    # The layer that is in its backward pass has its gradients too, and what is computed again for it.
+    backward = 2 * layer if recomputed else layer
+    gradients, bucket = _gradients(shape, recipe, setting), _bucket(shape, recipe)
+    # Stage 3 of ZeRO keeps their memory over the update.
+    are_there = _is_accumulated(recipe, setting) or recipe.sharded.zero_stage == 3
+    before = gradients if are_there else 0
+    # A system gives a process the pages that it writes, a GPU the whole bucket.
+    before += bucket if setting.is_gpu or recipe.sharded.zero_stage == 3 else 0
+    tables = _table_values(shape) if _are_tables_whole(recipe, setting) else 0
+    yield _Moment(before, shape.num_layers * kept, _logits(shape, recipe, setting))
+    head = tables // shape.num_tables
+    yield _Moment(before + _width(setting) * head, shape.num_layers * kept + backward)
+    yield _Moment(gradients + bucket + (_width(setting) + VALUE_BYTES) * tables, kept + backward)
 
 
 def num_trained(shape: Shape, recipe: Recipe) -> int:
@@ -129,54 +203,122 @@ def bundle_bytes(shape: Shape, recipe: Recipe) -> int:
     return int((VALUE_BYTES + STATE_BYTES[recipe.optimizer]) * num_trained(shape, recipe))
 
 
-def _state_on_device(recipe: Recipe) -> float:
-    """A paged one's may be put out to the host's memory."""
-    return 0.0 if recipe.optimizer.startswith("paged_") else STATE_BYTES[recipe.optimizer]
+def _is_accumulated(recipe: Recipe, setting: Setting) -> bool:
+    """Whether a step may have more than one micro batch, so that gradients of others are there with activations."""
+    at_once = recipe.micro_batch_size * setting.num_devices
+    return recipe.batch_size == "auto" or recipe.batch_size > at_once
+
+
+def _gradients(shape: Shape, recipe: Recipe, setting: Setting) -> int:
+    """A device's, at the end of a backward pass. ZeRO shares them out from stage 2 on, FSDP2 those of an adapter at
+    a step's last micro batch.
+    """
+    stage = recipe.sharded.zero_stage
+    are_whole = stage == 1 or (
+        stage is None and recipe.kind == "adapter" and _is_accumulated(recipe, setting)
+    )
+    if _are_weights_away(recipe) and not are_whole:
+        return 0
+    shares = 1 if are_whole else setting.num_devices
+    return VALUE_BYTES * num_trained(shape, recipe) // shares
+
+
+def _bucket(shape: Shape, recipe: Recipe) -> int:
+    """What ZeRO copies gradients to before it reduces them."""
+    return (
+        0
+        if recipe.sharded.zero_stage is None
+        else VALUE_BYTES * min(num_trained(shape, recipe), BUCKET_VALUES)
+    )
+
+
+def _are_tables_whole(recipe: Recipe, setting: Setting) -> bool:
+    """FSDP2 has the gradient of the head, then that of the input table too, whole until the end of a backward pass,
+    and both once more in float32 where it reduces them.
+    """
+    return setting.num_devices > 1 and recipe.sharded.zero_stage is None and recipe.kind == "full"
+
+
+def _optimizer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
+    """What updates a device's share of the trained values, with ZeRO a copy of them."""
+    sharding = recipe.sharded
+    # What is paged may be put out to the host's memory.
+    is_away = recipe.optimizer.startswith("paged_") or sharding.offload_optimizer
+    of_value = 0.0 if is_away else STATE_BYTES[recipe.optimizer]
+    if sharding.zero_stage is not None and not sharding.offload_optimizer:
+        of_value += VALUE_BYTES
+    return int(of_value * num_trained(shape, recipe) / setting.num_devices)
+
+
+def _width(setting: Setting) -> int:
+    """Bytes of a number that products are computed with."""
+    return 2 if setting.precision == "bfloat16" else 4
+
+
+def _table_values(shape: Shape) -> int:
+    return shape.num_tables * shape.vocab_size * shape.hidden_size
 
 
 def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
     """Each device's share of the whole, and what is gathered or cast beside it for the products."""
-    narrow = 2 if setting.precision == "bfloat16" else 4
+    narrow = _width(setting)
     is_full = recipe.kind == "full"
     if recipe.is_quantized:
         return _quantized_weights(shape, recipe, setting, narrow)
     held = shape.num_parameters * (4 if is_full else narrow)
     adapter = 0 if is_full else 4 * num_trained(shape, recipe)
-    if setting.num_devices == 1:
+    if not _are_weights_shared(recipe, setting):
         cast = shape.num_parameters * 2 if is_full and narrow == 2 else 0
         return held + adapter + cast
-    tables = 2 * shape.vocab_size * shape.hidden_size
+    tables = _table_values(shape)
     # Two layers, since the next one is fetched while one computes; the tables stay for the backward pass.
     layers = 2 * shape.num_parameters // max(1, shape.num_layers)
-    return (held + adapter) // setting.num_devices + narrow * (tables + layers)
+    held = 0 if _are_weights_away(recipe) else (held + adapter) // setting.num_devices
+    if recipe.sharded.zero_stage is None:
+        return held + narrow * (tables + layers)
+    return held + (4 if is_full else narrow) * max(tables + layers, min(shape.num_parameters, LIVE_VALUES))
+
+
+def _are_weights_shared(recipe: Recipe, setting: Setting) -> bool:
+    return setting.num_devices > 1 and recipe.sharded.zero_stage not in (1, 2)
+
+
+def _are_weights_away(recipe: Recipe) -> bool:
+    """FSDP2's offload is of the weights and their gradients too."""
+    return recipe.sharded.zero_stage is None and recipe.sharded.offload_optimizer
 
 
 def _quantized_weights(shape: Shape, recipe: Recipe, setting: Setting, narrow: int) -> int:
-    """Input table and head are counted as two that are not quantised, which is too much where they are one."""
-    tables = min(shape.num_parameters, 2 * shape.vocab_size * shape.hidden_size)
+    """Input table and head are not quantised."""
+    tables = _table_values(shape)
     linears = int(FOUR_BIT_BYTES * (shape.num_parameters - tables))
     held = linears + narrow * tables + 4 * num_trained(shape, recipe)
     # One layer's weights at a time are as wide as the product's type.
     dequantised = narrow * shape.hidden_size * max(shape.inner_size, shape.hidden_size)
-    if setting.num_devices == 1:
+    if not _are_weights_shared(recipe, setting):
         return held + dequantised
     gathered = narrow * tables + 2 * linears // max(1, shape.num_layers)
-    return held // setting.num_devices + gathered + dequantised
+    shared = 0 if _are_weights_away(recipe) else held // setting.num_devices
+    return shared + gathered + dequantised
 
 
-def _activations(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> int:
+def _kept_by_layer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
+    """What autograd keeps of one layer for its backward pass."""
     tokens = recipe.micro_batch_size * setting.max_seq_length
-    per_layer = tokens * (
-        HIDDEN_BYTES[recipe.kind, setting.precision] * shape.hidden_size
-        + INNER_BYTES[setting.precision] * shape.inner_size
-    )
-    masks = MASK_BYTES * recipe.micro_batch_size * setting.max_seq_length**2
-    # The layer that is in its backward pass has its gradients too.
-    if not recomputed:
-        return per_layer * (shape.num_layers + 1) + masks
-    wide = setting.precision == "float32" or (recipe.kind == "full" and setting.num_devices == 1)
-    inputs = tokens * shape.hidden_size * (4 if wide else 2)
-    return inputs * shape.num_layers + 2 * per_layer + masks
+    kind = recipe.kind, setting.precision
+    more = MORE_HIDDEN_BYTES.get(shape.family, (0.0,) * len(HIDDEN_BYTES))[list(HIDDEN_BYTES).index(kind)]
+    per_token = (HIDDEN_BYTES[kind] + more) * shape.hidden_size + INNER_BYTES[kind] * shape.inner_size
+    has_mask = not (setting.has_borders and shape.takes_borders)
+    mask = MASK_BYTES[setting.precision] * setting.max_seq_length if has_mask else 0
+    return int(tokens * (per_token + mask))
+
+
+def _inputs_of_layer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
+    """What is kept of a layer that is computed again."""
+    tokens = recipe.micro_batch_size * setting.max_seq_length
+    casts_weights = setting.num_devices > 1 and recipe.sharded.zero_stage is None
+    is_wide = setting.precision == "float32" or (recipe.kind == "full" and not casts_weights)
+    return tokens * shape.hidden_size * (4 if is_wide else 2)
 
 
 def _logits(shape: Shape, recipe: Recipe, setting: Setting) -> int:

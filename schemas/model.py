@@ -19,6 +19,7 @@ from schemas.base import (
     Value,
 )
 from schemas.capabilities import BaseCapabilities
+from schemas.job import StagePlan
 
 MAX_TEMPLATE_CHARACTERS = 200_000
 NO_TEMPLATE_SHA256 = sha256(b"").hexdigest()
@@ -99,11 +100,14 @@ class DeployModel(ModelCommand):
 
 
 class RegisterArtifact(Message):
-    """Copy what a job trained once more: its job ended without a model version, for the copy had failed."""
+    """Copy what a job trained once more: its job ended without a model version, for the copy had failed. Or copy
+    another checkpoint of a job that is over, beside the version that it has made."""
 
     keyed_by = "job_id"
     job_id: JobId
     tenant: TenantName
+    bundle: BundleRef | None = None
+    """The checkpoint. None: the one whose copy had failed."""
 
 
 class RollbackDeployment(Message):
@@ -176,6 +180,10 @@ class ModelRegistered(ModelFact):
     """Of the template that marked the answers in training; None: they were taken from the one that is served."""
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
+    best_valid_loss: float | None = None
+    """By which `bundle` is the best of its run. None: it is the last one."""
+    stages: tuple[StagePlan, ...] = ()
+    """Those that its job trained one after the other, where there are several; the last one trained it."""
 
 
 class ModelPromoted(ModelFact):

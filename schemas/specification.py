@@ -7,21 +7,28 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from schemas.base import CapacityType, FileRef, Reference, Sentence, Sha256, Share, Spec, StartFrom
 from schemas.gate import GateSpec
 
 Auto = Literal["auto"]
+
+
+def _with_flag_for_auto(data: Any, name: str, *, otherwise: object, left_out: object) -> Any:
+    """`auto` becomes a flag beside the field, which in messages has the type that it had before there was `auto`."""
+    flag = f"{name}_auto"
+    if not isinstance(data, dict) or flag in data:
+        return data
+    value = data.get(name, left_out)
+    return data | {name: otherwise if value == "auto" else value, flag: value == "auto"}
+
+
 RateMultiplier = Annotated[float, Field(ge=0.001, le=1_000.0)]
 """Of a recipe's learning rate."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 ModulePattern = Annotated[str, Field(min_length=1, max_length=512)]
 """The end of a module's name, or a pattern of it."""
-
 
 Weights = Literal["adapter", "full"]
 """Which weights are trained: those of a low-rank adapter beside the base model's, or all of the model's."""
@@ -215,6 +222,46 @@ class CheckpointSpec(Spec):
     """A periodic bundle is due at the earlier of both."""
 
 
+class EarlyStoppingSpec(Spec):
+    """When training ends before its last step, because the validation loss no longer falls."""
+
+    patience: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """Validations in a row without an improvement after which training ends."""
+    min_delta: Annotated[float, Field(ge=0.0, le=1_000.0)] = 0.0
+    """A validation loss is an improvement where it is lower than at the last improvement by more than this."""
+
+
+ShardingLibrary = Literal["fsdp2", "deepspeed"]
+DEFAULT_ZERO_STAGE = 2
+
+
+class ShardingSpec(Spec):
+    """How weights, gradients and moments are spread over the devices of a job."""
+
+    library: ShardingLibrary = "fsdp2"
+    """`fsdp2` is torch's own: all three are spread, and one device takes all whole. `deepspeed` is ZeRO."""
+    stage: Annotated[int, Field(ge=1, le=3)] | None = None
+    """Of `deepspeed` alone: 1 spreads moments, 2 gradients too, 3 also weights. None means 2."""
+    offload_optimizer: bool = False
+    """Moments and the update of the weights are in the host's memory; with `fsdp2`, on several devices alone, the
+    weights too, of which a device gets those that compute. `auto`: where the device would not hold them, even with
+    activations computed again; never on a CPU."""
+    offload_optimizer_auto: bool = False
+    """Whether the device decides. Set where `offload_optimizer` is `auto`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_auto(cls, data: Any) -> Any:
+        return _with_flag_for_auto(data, "offload_optimizer", otherwise=False, left_out=False)
+
+    @property
+    def zero_stage(self) -> int | None:
+        """None where it is not ZeRO."""
+        if self.library == "fsdp2":
+            return None
+        return DEFAULT_ZERO_STAGE if self.stage is None else self.stage
+
+
 class Recipe(Spec):
     """How to train. Data alone: hashed into the job's identity."""
 
@@ -222,8 +269,11 @@ class Recipe(Spec):
     """`lora` and `sft` learn the answers of rows, by an adapter and by all weights, `qlora` by an adapter beside a
     base of 4 bits; `dpo` learns which of two answers is preferred; `cpt` learns texts."""
     weights: Literal["auto", "adapter", "full"] = "auto"
-    """Which weights are trained. `auto`: an adapter's with lora, qlora and dpo, all with sft and cpt; dpo and cpt
-    take either."""
+    """Which weights are trained. `auto`: an adapter's with lora, qlora, dpo and `quantization`, all with sft and cpt;
+    dpo and cpt take either."""
+    quantization: Literal["nf4"] | None = None
+    """With dpo and cpt: train an adapter beside a base whose linear layers have 4 bits, as qlora does. None: the base
+    is as it was registered. With other methods it is refused."""
     lora: LoraSpec = LoraSpec()
     dpo: DpoSpec | None = None
     """What method `dpo` is asked for; None means the defaults. With other methods it is refused."""
@@ -237,7 +287,11 @@ class Recipe(Spec):
     """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32; on several devices
     so many more that all of them have whole micro batches to do."""
     micro_batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Windows per forward pass of one device."""
+    """Windows per forward pass of one device. `auto`, which is what it is when left out: the largest power of two
+    that divides a device's windows of a step and fits its memory; 1 on a CPU."""
+    micro_batch_size_auto: bool = False
+    """Whether the device decides. Set where `micro_batch_size` is left out or `auto`: in messages it is a number,
+    which older recipes always have."""
     warmup_ratio: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
     """Share of all steps over which the rate rises linearly to its peak."""
     schedule: Schedule = "cosine"
@@ -248,6 +302,8 @@ class Recipe(Spec):
     optimizer: OptimizerName = "adamw"
     """`adamw_8bit` keeps both moments in a byte each, `paged_…` where a GPU may put them out to the host's memory;
     `muon` orthogonalises the updates of matrices and takes AdamW for all else. All but `adamw`: on one device."""
+    sharding: ShardingSpec | None = None
+    """How weights, gradients and moments are spread over several devices. None means FSDP2."""
     weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
     """Share of a matrix that each update takes away, times the rate."""
     max_grad_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
@@ -265,30 +321,48 @@ class Recipe(Spec):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Of everything random."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    eval_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Steps from one measurement of the loss on the whole validation file to the next; also after the last step.
+    None: once an epoch with `early_stopping` or `load_best_model_at_end`, else on some windows at each checkpoint."""
+    early_stopping: EarlyStoppingSpec | None = None
+    """End training when the validation loss no longer falls. None: train to the last step."""
+    load_best_model_at_end: bool = False
+    """What becomes the model version: the checkpoint with the lowest validation loss, or else the last one."""
 
     @model_validator(mode="before")
     @classmethod
-    def _takes_a_word_for_gradient_checkpointing(cls, data: Any) -> Any:
-        name, auto = "gradient_checkpointing", "gradient_checkpointing_auto"
-        if not isinstance(data, dict) or auto in data:
-            return data
-        word = data.get(name, "auto")
-        return data | {name: False if word == "auto" else word, auto: word == "auto"}
+    def _takes_auto(cls, data: Any) -> Any:
+        data = _with_flag_for_auto(data, "gradient_checkpointing", otherwise=False, left_out="auto")
+        return _with_flag_for_auto(data, "micro_batch_size", otherwise=1, left_out="auto")
 
     @property
     def kind(self) -> Weights:
         """What comes of it: an adapter, or a full model."""
-        return WEIGHTS_OF_METHOD[self.method][0] if self.weights == "auto" else self.weights
+        if self.weights != "auto":
+            return self.weights
+        possible = WEIGHTS_OF_METHOD[self.method]
+        return "adapter" if self.quantization and "adapter" in possible else possible[0]
 
     @property
     def is_quantized(self) -> bool:
         """Whether the base's linear layers have 4 bits while the adapter is trained."""
-        return self.method is Method.QLORA
+        return self.method is Method.QLORA or self.quantization is not None
+
+    @property
+    def sharded(self) -> ShardingSpec:
+        """How it is sharded, said or not."""
+        asked = self.sharding or ShardingSpec()
+        return asked.model_copy(update={"stage": asked.zero_stage}) if asked.library == "deepspeed" else asked
 
     @property
     def preferences(self) -> DpoSpec:
         """What is asked of pairs of answers, said or not."""
         return self.dpo or DpoSpec()
+
+    @property
+    def has_validations(self) -> bool:
+        """Whether the loss on the whole validation file is measured at given steps."""
+        return bool(self.eval_every_steps or self.early_stopping or self.load_best_model_at_end)
 
     @property
     def is_resolved(self) -> bool:
@@ -324,6 +398,14 @@ class Tier(StrEnum):
     PREMIUM = "premium"
 
 
+class StageSpec(Spec):
+    """A stage of a job's training after the first: it starts from what the stage before has trained."""
+
+    recipe: Recipe = Recipe()
+    training_file: FileRef
+    validation_file: FileRef | None = None
+
+
 class JobSpec(Spec):
     """A job as accepted: base model pinned by sha, files by digest."""
 
@@ -337,6 +419,9 @@ class JobSpec(Spec):
     gate: GateSpec = GateSpec()
     training_file: FileRef
     validation_file: FileRef | None = None
+    later_stages: Annotated[tuple[StageSpec, ...], Field(max_length=7)] = ()
+    """What is trained after that, one after the other; recipe and files above are the first stage's. With them one
+    job is trained, judged and registered, and its model is the last stage's."""
     holdout: FileRef | None = None
     suffix: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9._-]*$")] = ""
     """Part of the version's full name."""
@@ -349,6 +434,13 @@ class JobSpec(Spec):
     """Train although a required check of the gate has nothing to ask, so that the model cannot pass yet."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """US dollars; recorded with the job."""
+
+    @property
+    def by_stage(self) -> "tuple[JobSpec, ...]":
+        """What each stage trains, as if it were a job: one of this job alone where it has no more."""
+        later = (stage.model_dump(include={*StageSpec.model_fields}) for stage in self.later_stages)
+        first = self.model_copy(update={"later_stages": ()})
+        return (first, *(JobSpec.model_validate(first.model_dump() | stage) for stage in later))
 
 
 class DatasetSpec(Spec):
@@ -365,71 +457,7 @@ class DatasetSpec(Spec):
     method: Method = Method.LORA
 
 
-def config_hash(spec: JobSpec, dataset_version: str) -> str:
-    """sha256 over all that decides the trained weights; equal hashes are the same experiment."""
-    # Elsewhere the method names its weights already, as it did before there was a choice.
-    weights = {"weights": spec.recipe.kind} if trains_either(spec.recipe.method) else {}
-    # Other methods have no preferences, and the hash that they had before there were any.
-    dpo = {"dpo": spec.recipe.preferences.model_dump(mode="json")} if spec.recipe.method is Method.DPO else {}
-    # Only where there is one, so that the hashes of other jobs are what they were.
-    start = {"start_from": spec.start_from.identity} if spec.start_from else {}
-    identity = {
-        "base_sha": spec.base_sha,
-        "dataset_version": dataset_version,
-        "recipe": _without_later_defaults(spec.recipe.model_dump(mode="json", exclude={"weights", "dpo"}))
-        | weights
-        | dpo,
-        "world_size": spec.resources.num_devices,
-    }
-    return canonical_sha256(identity | start)
-
-
-LATER_DEFAULTS: Mapping[str, object] = {"schedule": "cosine", "decay_ratio": None, "optimizer": "adamw"}
-LATER_DEFAULTS_OF_LORA: Mapping[str, object] = {"use_rslora": False, "use_dora": False, "modules_to_save": []}
-"""Fields that came after the first hashes. Where they say what was so before, they change none."""
-
-
-def _without_later_defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    lora = _without(LATER_DEFAULTS_OF_LORA, recipe["lora"])
-    return _without(LATER_DEFAULTS, recipe) | {"lora": lora}
-
-
-def _without(defaults: Mapping[str, object], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: value for k, value in fields.items() if k not in defaults or value != defaults[k]}
-
-
 def canonical_sha256(value: object) -> str:
     """sha256 of the value's JSON with sorted keys and no spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-DEFAULT_RATES: Mapping[Weights, float] = {"adapter": 2e-4, "full": 2e-5}
-PREFERENCE_RATE_DIVISOR = 40
-"""Preferences are learned at rates far below those for answers: 5e-6 for an adapter, 5e-7 for all weights."""
-ONE_EPOCH = frozenset({Method.CPT, Method.DPO})
-
-
-def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Recipe:
-    """Replace each `auto` by the number it stands for on a dataset of so many rows and windows."""
-    default_rate = DEFAULT_RATES[recipe.kind]
-    if recipe.method is Method.DPO:
-        default_rate /= PREFERENCE_RATE_DIVISOR
-    rate = default_rate if recipe.learning_rate == "auto" else recipe.learning_rate
-    default_epochs = 1 if recipe.method in ONE_EPOCH or rows >= 10_000 else 3
-    epochs = default_epochs if recipe.num_epochs == "auto" else recipe.num_epochs
-    batch = _batch_size(recipe, windows, num_devices) if recipe.batch_size == "auto" else recipe.batch_size
-    decay = DEFAULT_DECAY_RATIO if recipe.schedule == "wsd" and not recipe.decay_ratio else recipe.decay_ratio
-    numbers = {"learning_rate": rate, "num_epochs": epochs, "batch_size": batch, "decay_ratio": decay}
-    asked = recipe.preferences
-    dpo = asked.model_copy(update={"beta": asked.beta_value}) if recipe.method is Method.DPO else recipe.dpo
-    return recipe.model_copy(update=numbers | {"dpo": dpo})
-
-
-def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> int:
-    by_data = min(32, max(1, windows // 200))
-    if num_devices == 1:
-        return by_data
-    # A device without a window computes an empty batch at every step, and is paid for all the same.
-    whole = num_devices * recipe.micro_batch_size
-    return -(-by_data // whole) * whole

@@ -143,6 +143,7 @@ JOB_EVENTS = Topic(
         job.JobStopping,
         job.JobPaused,
         job.JobRequeued,
+        job.JobStageCompleted,
         job.JobEvaluating,
         job.JobSucceeded,
         job.JobFailed,

@@ -10,6 +10,7 @@ from pydantic import NonNegativeFloat
 from schemas.artifacts import ResumeCertificate
 from schemas.base import (
     Attempt,
+    BestBundle,
     BundleRef,
     Bytes,
     Count,
@@ -46,9 +47,9 @@ class BundleMetrics(Value):
     """Over some windows of the validation file, evenly spread."""
     served_valid_loss: float | None = None
     """The same windows with the adapter on the base as it is served, whose weights are not quantised; of the last
-    bundle of method qlora, whose other losses are on the base in 4 bits."""
+    bundle of a job that trains beside a base in 4 bits, on which its other losses are."""
     full_valid_loss: float | None = None
-    """Over all of them; of the last bundle alone."""
+    """Over all of them; of the last bundle, and where the recipe asks for it."""
     perplexity: float | None = None
     """Of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
     start_perplexity: float | None = None
@@ -104,26 +105,44 @@ class Preparation(Value):
     """Windows per optimizer step over all devices."""
     micro_batch_size: Count
     """Windows per device and forward pass."""
+    attention: str | None = None
+    """By transformers' name; `varlen` is PyTorch's for packed examples. None in messages older than the field."""
     gradient_checkpointing: bool
     """Whether activations are computed again instead of kept."""
+    offload_optimizer: bool = False
+    """Whether moments and the update of the weights are in the host's memory."""
     packing: PackingVerdict
     distances: PackingDistances | None = None
     """None where nothing was measured."""
     memory_bytes: Bytes
     """Peak of the first process so far: device memory on a GPU, resident memory on a CPU."""
+    estimated_memory_bytes: Bytes | None = None
+    """What a device needs at the peak of a step, by estimate. None in messages older than the field."""
     device_memory_bytes: Bytes | None = None
     """What the device has; None on a CPU."""
 
     @property
     def summary(self) -> str:
         """One sentence for people."""
-        whole = f" of {_gib(self.device_memory_bytes)}" if self.device_memory_bytes else ""
         recomputing = ", activations recomputed" if self.gradient_checkpointing else ""
+        offload = ", moments in the host's memory" if self.offload_optimizer else ""
+        attention = f", attention {self.attention}" if self.attention else ""
         return (
-            f"{self.world_size} x {self.device} in {self.precision}, packing {self.packing}{self._measured}; "
+            f"{self.world_size} x {self.device} in {self.precision}{attention}, "
+            f"packing {self.packing}{self._measured}; "
             f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, {self.batch_size} windows "
-            f"per step by {self.micro_batch_size} per device{recomputing}; {_gib(self.memory_bytes)}{whole} in use"
+            f"per step by {self.micro_batch_size} per device{recomputing}{offload}; {self._memory}"
         )
+
+    @property
+    def _memory(self) -> str:
+        whole = f" of {_gib(self.device_memory_bytes)}" if self.device_memory_bytes else ""
+        peak = (
+            f", {_gib(self.estimated_memory_bytes)} estimated for a step"
+            if self.estimated_memory_bytes
+            else ""
+        )
+        return f"{_gib(self.memory_bytes)}{whole} in use{peak}"
 
     @property
     def _measured(self) -> str:
@@ -182,7 +201,10 @@ class StartTraining(AttemptMessage):
     device: DeviceKind | None = None
     """What each process must have; None takes a GPU where there is one."""
     start_from: StartFrom | None = None
-    """Weights of an earlier job that step 0 begins with; of no effect where a bundle is resumed from."""
+    """Weights of an earlier job or stage that the first step begins with; of no effect where a bundle is resumed
+    from."""
+    steps_before: Step = 0
+    """Steps of the stages before this one: reports and bundles are counted from there."""
 
 
 class StopTraining(AttemptMessage):
@@ -224,14 +246,14 @@ class StepReached(RunnerReport):
 
     step: Step
     num_steps: Count
-    """Optimizer steps of the whole job."""
+    """Optimizer steps of the job up to the end of this attempt's stage, which is the job's where it has no more."""
     certificate: ResumeCertificate | None = None
     packing: Literal["proved", "refused", "off"] = "off"
     """Verdict on packing examples into shared windows."""
 
 
 class RunnerPrepared(RunnerReport):
-    """The child is ready for its first step. Told by node 0."""
+    """The child is ready for its first step. Reported by node 0."""
 
     preparation: Preparation
 
@@ -243,6 +265,8 @@ class BundleUploaded(RunnerReport):
     kind: BundleKind
     metrics: dict[str, float]
     """What was measured of its weights, by name."""
+    best: BestBundle | None = None
+    """The best one so far, which this one may be; None where the recipe does not ask for it."""
 
 
 class RunnerStopped(RunnerReport):
@@ -287,6 +311,8 @@ class CheckpointWritten(AttemptMessage):
     kind: BundleKind
     metrics: dict[str, float]
     """What was measured of its weights, by name."""
+    best: BestBundle | None = None
+    """The best one so far, which this one may be; None where the recipe does not ask for it."""
 
 
 class TrainingStopped(AttemptMessage):
@@ -299,10 +325,12 @@ class TrainingStopped(AttemptMessage):
 
 
 class TrainingCompleted(AttemptMessage):
-    """The attempt's last fact, when every step was done."""
+    """The attempt's last fact, when every step was done, or the recipe asked for no more."""
 
     bundle: BundleRef
     last_step: Step
+    message: str = ""
+    """Why it ended before the last step of the recipe, for people; empty where it did not."""
 
 
 class TrainingFailed(AttemptMessage):
@@ -338,6 +366,9 @@ class StepMetrics(Value):
     """Passes over the data, with fractions."""
     mfu: float | None = None
     """Model FLOPs utilisation, 0..1; None on a CPU."""
+    device_utilization: float | None = None
+    """Share of the time in which the first process's device computed, 0..1: on a GPU by the driver's newest sample,
+    on a CPU the processor time of its threads since the step before. None where the driver does not report it."""
     chosen_reward: float | None = None
     """Mean reward of the step's chosen answers, with dpo, as are the next three: beta times what an answer's
     log-probability has gained on the base model's; per token with `length_normalised`, with `simpo` beta times the
@@ -348,18 +379,38 @@ class StepMetrics(Value):
     """Mean difference of the two."""
     reward_accuracy: float | None = None
     """Share of the pairs whose chosen answer has the greater reward."""
+    router_loss: float | None = None
+    """Load-balancing loss of a model with experts whose routers are trained: the number of experts for each token
+    where all are used alike, more otherwise. It is minimised too, times the configuration's `router_aux_loss_coef`,
+    and is no part of `loss`."""
 
     @property
-    def rewards(self) -> dict[str, float]:
-        """Those that there are."""
-        return {name: value for name in REWARDS if (value := getattr(self, name)) is not None}
+    def measured(self) -> dict[str, float]:
+        """Those that only some methods and devices have."""
+        return {
+            name: value for name in (*USE, *REWARDS, *ROUTING) if (value := getattr(self, name)) is not None
+        }
 
 
+USE = ("mfu", "device_utilization")
+"""How well devices are used, where that is known."""
 REWARDS = ("chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy")
 """Numbers of a step that only a method with pairs of answers has."""
+ROUTING = ("router_loss",)
+"""Of models with experts alone."""
+
+
+class StepValidated(Value):
+    """Numbers on the whole validation file after a step that the recipe names."""
+
+    step: Step
+    metrics: dict[str, float]
+    """Those of BundleMetrics that there are, by name."""
 
 
 class StepsRecorded(AttemptMessage):
     """A batch of step metrics. May be lost; gates nothing."""
 
     steps: tuple[StepMetrics, ...]
+    validations: tuple[StepValidated, ...] = ()
+    """Each after its step, which this batch or an earlier one has."""

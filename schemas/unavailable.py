@@ -1,0 +1,50 @@
+"""What other trainers have and this one has not, by the names that people type, with the nearest that works."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+_SHARDED = (
+    "recipe.sharding.library fsdp2, or deepspeed with stage 3, with more resources.devices_per_node or nodes: either "
+    "spreads weights, gradients and moments, and each device computes whole layers"
+)
+_SHORTER = (
+    f"{_SHARDED}; a smaller policy.max_seq_length or recipe.gradient_checkpointing true for long windows"
+)
+_WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "tensor parallelism": (
+        ("tensor_parallel", "tensor_parallel_size", "tensor_model_parallel_size", "tp", "tp_size", "tp_plan"),
+        _SHARDED,
+    ),
+    "pipeline parallelism": (
+        ("pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size", "pp", "pp_size"),
+        _SHARDED,
+    ),
+    "context parallelism": (
+        (
+            "context_parallel",
+            "context_parallel_size",
+            "sequence_parallel",
+            "sequence_parallel_size",
+            "cp_size",
+        ),
+        _SHORTER,
+    ),
+    "expert parallelism": (("expert_parallel", "expert_parallel_size", "ep_size"), _SHARDED),
+}
+UNAVAILABLE: Mapping[str, tuple[str, str]] = {
+    name: (what, nearest) for what, (names, nearest) in _WORDS.items() for name in names
+}
+"""What each name asks for, and the nearest that works."""
+
+
+def refuse_unavailable(data: Any) -> None:
+    """Raises PydanticCustomError for the first field of a request that asks for what there is not."""
+    name = next((name for name in data if name in UNAVAILABLE), None) if isinstance(data, dict) else None
+    if name is None:
+        return
+    what, nearest = UNAVAILABLE[name]
+    asked = f"{name} is {str(data[name])[:80]}, and {what} is not available; leave it out"
+    message = f"{asked}. Nearest that works: {nearest}"
+    raise PydanticCustomError("not_available_yet", "{text}", {"text": message, "field": name})
