@@ -62,6 +62,13 @@ def converts_names(model: Any) -> bool:
     return bool(getattr(model, "_weight_conversions", None))
 
 
+def has_conversions(model: Any) -> bool:
+    """Return whether transformers may change names or form of the tensors when it loads a model of this class."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    return bool(get_model_conversion_mapping(model, add_legacy=False))
+
+
 def tied_names(model: Any) -> dict[str, str]:
     """Map each further name of a parameter that has several to the name that `named_parameters` gives."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}

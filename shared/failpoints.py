@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import cache
 
 NAMES = frozenset(
     {
@@ -46,6 +47,7 @@ NAMES = frozenset(
         "trainer.microbatch.end",
         "trainer.step.end",
         "trainer.validation.microbatch",
+        "trainer.validation.end",
         "trainer.save.begin",
         "trainer.save.end",
         "trainer.sigterm",
@@ -85,12 +87,15 @@ def _parse(text: str) -> dict[str, _Armed]:
     return armed
 
 
-_ARMED = _parse(os.environ.get("FAILPOINTS", ""))
+@cache
+def _armed() -> dict[str, _Armed]:
+    """At the first failpoint that is passed, so that a process forked from one that has passed none has its own."""
+    return _parse(os.environ.get("FAILPOINTS", ""))
 
 
 def failpoint(name: str) -> None:
     """Do nothing, unless FAILPOINTS arms this name."""
-    armed = _ARMED.get(name)
+    armed = _armed().get(name)
     if armed is None:
         return
     armed.passes += 1

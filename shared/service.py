@@ -50,7 +50,7 @@ from shared.messaging.relay import Relay
 from shared.messaging.retention import Pruning, prune, prune_kernel
 from shared.messaging.tasks import TaskKind, Tasks, report_nothing
 from shared.messaging.timers import TimerHandler, Timers
-from shared.messaging.turns import Turns
+from shared.messaging.turns import TenantLimit, Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
@@ -60,7 +60,7 @@ from shared.server import serve
 from shared.settings import ServiceSettings
 from shared.startup import Startup
 from shared.storage.objects import ObjectStore
-from shared.telemetry.metrics import POSTGRES_AWAY
+from shared.telemetry.metrics import PAUSED_TOPICS, POSTGRES_AWAY
 from shared.telemetry.tracing import configure_tracing
 
 log = get_logger(__name__)
@@ -112,6 +112,7 @@ class Service:
             has_read_all=self._has_read_all,
             kept_rows=settings.parked_rows_with_bytes,
         )
+        self._tenants_limit = TenantLimit(settings.tenant_records_per_day)
         self._waiting_messages = WaitingMessages(self.database, self._consumer, service=name)
         self._followers = Followers(name, self.database, self._consumer, wake=self.wake)
         self._timers = Timers(self.database, service=name, wake=self.wake)
@@ -426,7 +427,7 @@ class Service:
     async def _consume(self) -> None:
         """Consume until stopped; any error ends the process, so that reading resumes at the committed offset."""
         consumer: Any = self._subscriber.consumer
-        turns = Turns(consumer)
+        turns = Turns(consumer, limit=self._tenants_limit)
         while not self._stopping:
             if self._lag.ids.strange:
                 await self._read_from_start(consumer)
@@ -465,6 +466,7 @@ class Service:
         self.probe.parked_blocking = await measure_held_messages(self.database, self.name, now=self.clock())
         stalled = await self.with_timeout(self._lag.measure(), seconds=MEASURE_TIMEOUT_SECONDS)
         self._contact.answered(self.clock())
+        PAUSED_TOPICS.labels(self.name).set(len({each.topic for each in self._tenants_limit.paused}))
         self.probe.missing_topics = self._lag.missing
         self.probe.stalled_topics = sorted({each.topic for each in stalled})
         self._require_progress(stalled)

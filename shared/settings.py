@@ -72,4 +72,6 @@ class ServiceSettings(BaseSettings):
     """Number of this process among those of the service, unique by construction."""
     parked_rows_with_bytes: PositiveInt = 1_000
     """Quota per topic that tenants or nodes write; of a record beyond it only place, reason and digest are kept."""
+    tenant_records_per_day: Annotated[int, Field(ge=10_000)] = 100_000
+    """Records of one tenant's topic that each process reads at once, and in each day after that."""
     timing: Timing = Timing()

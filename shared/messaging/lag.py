@@ -174,9 +174,9 @@ class Lag:
         starting = asyncio.ensure_future(client.start())
         try:
             await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # The client's own bootstrap leaves a connection open if it is cancelled.
-            if (await asyncio.wait({starting}, timeout=START_SECONDS))[0] and starting.exception() is None:
+        except BaseException:
+            # A start that fails leaves the client open, and one that is cancelled a connection of its bootstrap.
+            if (await asyncio.wait({starting}, timeout=START_SECONDS))[0]:
                 await ending(client)
             raise
         return client

@@ -22,20 +22,20 @@ MARGIN = 0.1
 # The same owner may take its own lease again at once: owners are unique by construction (service and instance),
 # so a restarted process need not wait for the lease of its predecessor to run out.
 ACQUIRE = """
-    INSERT INTO lease AS l (name, owner, epoch, expires_at) VALUES ($1, $2, 1, clock_timestamp() + $3)
-    ON CONFLICT (name) DO UPDATE SET owner = $2, epoch = l.epoch + 1, expires_at = clock_timestamp() + $3
+    INSERT INTO lease AS l (name, owner, token, expires_at) VALUES ($1, $2, 1, clock_timestamp() + $3)
+    ON CONFLICT (name) DO UPDATE SET owner = $2, token = l.token + 1, expires_at = clock_timestamp() + $3
         WHERE l.expires_at < clock_timestamp() OR l.owner = $2
-    RETURNING epoch"""
+    RETURNING token"""
 
 RENEW = """
     UPDATE lease SET expires_at = clock_timestamp() + $4
-     WHERE name = $1 AND owner = $2 AND epoch = $3 RETURNING true"""
+     WHERE name = $1 AND owner = $2 AND token = $3 RETURNING true"""
 
 # The row is locked in share mode: another acquirer of the lease waits until the transaction has ended.
-REQUIRE = "SELECT true FROM lease WHERE name = $1 AND owner = $2 AND epoch = $3 FOR SHARE"
+REQUIRE = "SELECT true FROM lease WHERE name = $1 AND owner = $2 AND token = $3 FOR SHARE"
 
 RELEASE = """
-    UPDATE lease SET expires_at = clock_timestamp() WHERE name = $1 AND owner = $2 AND epoch = $3 RETURNING true"""
+    UPDATE lease SET expires_at = clock_timestamp() WHERE name = $1 AND owner = $2 AND token = $3 RETURNING true"""
 
 
 class LeaseLost(Exception):

@@ -51,7 +51,7 @@ FIND = """
       FROM parked WHERE id = $1"""
 NAME_RECORD = "UPDATE parked SET record_sha256 = $2 WHERE id = $1 AND record_sha256 = ''"
 RESOLVE = """
-    UPDATE parked SET state = $2, settled_at = clock_timestamp() WHERE id = $1 AND state = 'parked'
+    UPDATE parked SET state = $2, resolved_at = clock_timestamp() WHERE id = $1 AND state = 'parked'
     RETURNING true"""
 SKIP_TO = """
     INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
     InvalidTimestampError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     PolicyViolationError,
@@ -29,6 +30,7 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
 from shared.messaging.kafka_health import (
+    POLL_SECONDS,
     Answers,
     always_available,
     await_through_outage,
@@ -144,10 +146,15 @@ class Relay:
 
         Raises SendFailed, which ends the process, for a failure to send that is no row's own.
         """
-        await wait_until_available(self._kafka_answers)
         while True:
-            async with started(self._make_producer(), self._kafka_answers) as producer:
-                refused = await self._send_until_refused(producer)
+            await wait_until_available(self._kafka_answers)
+            try:
+                async with started(self._make_producer(), self._kafka_answers) as producer:
+                    refused = await self._send_until_refused(producer)
+            except KafkaConnectionError as error:  # it was lost between its answer and the producer's start
+                log.warning("kafka is away again", error=str(error))
+                await asyncio.sleep(POLL_SECONDS)
+                continue
             while not await false_if_unavailable(self._isolate(refused)):
                 await wait_for_wake(self.wake_event, at_most_seconds=self._renew_seconds)
 

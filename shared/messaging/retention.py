@@ -30,7 +30,7 @@ TOPICS_OF_INBOX = """
     SELECT topic FROM topics"""
 PRUNE_PARKED = """
     DELETE FROM parked WHERE id = ANY(ARRAY(
-        SELECT id FROM parked WHERE settled_at < now() - $1::interval LIMIT $2))"""
+        SELECT id FROM parked WHERE resolved_at < now() - $1::interval LIMIT $2))"""
 PRUNE_DROPPED = """
     DELETE FROM dropped_event WHERE id = ANY(ARRAY(
         SELECT id FROM dropped_event WHERE dropped_at < now() - $1::interval LIMIT $2))"""

@@ -20,7 +20,14 @@ from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
 from shared.messaging.unit import Task, Unit
 from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
-from shared.postgres.database import Database, Silent, false_if_unavailable, is_unavailable, lock_name
+from shared.postgres.database import (
+    Database,
+    NotConnected,
+    Silent,
+    false_if_unavailable,
+    is_unavailable,
+    lock_name,
+)
 from shared.retry import A_DAY, FOR_EVER, RetryPolicy, retry_until_available
 from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING
 from shared.telemetry.tracing import span
@@ -74,44 +81,55 @@ CLAIM = """
     served AS (
         INSERT INTO turn (kind, tenant, served_at) SELECT $2, tenant, clock_timestamp() FROM chosen
         ON CONFLICT (kind, tenant) DO UPDATE SET served_at = excluded.served_at)
-    UPDATE task SET lease_owner = $1, lease_epoch = lease_epoch + 1, lease_expires_at = clock_timestamp() + $3
+    UPDATE task SET lease_owner = $1, lease_token = lease_token + 1, lease_expires_at = clock_timestamp() + $3
       FROM chosen
      WHERE task.kind = $2 AND task.key = chosen.key
        AND (task.lease_expires_at IS NULL OR task.lease_expires_at < statement_timestamp())
-    RETURNING task.key, payload, failures, lease_epoch, traceparent, correlation_id,
+    RETURNING task.key, payload, failures, lease_token, traceparent, correlation_id,
               clock_timestamp() - away_since AS away_for"""
 
 RENEW = """
     UPDATE task SET lease_expires_at = clock_timestamp() + $4
-     WHERE kind = $1 AND key = $2 AND lease_epoch = $3 RETURNING true"""
+     WHERE kind = $1 AND key = $2 AND lease_token = $3 RETURNING true"""
 
-FINISH = "DELETE FROM task WHERE kind = $1 AND key = $2 AND lease_epoch = $3 RETURNING true"
+FINISH = "DELETE FROM task WHERE kind = $1 AND key = $2 AND lease_token = $3 RETURNING true"
 
 RETRY = """
     UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4, failures = failures + 1,
                     away_since = NULL, not_before = clock_timestamp() + $5
-     WHERE kind = $1 AND key = $2 AND lease_epoch = $3"""
+     WHERE kind = $1 AND key = $2 AND lease_token = $3"""
 
 WAIT = """
     UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4,
                     away_since = clock_timestamp() - $6::interval, not_before = clock_timestamp() + $5
-     WHERE kind = $1 AND key = $2 AND lease_epoch = $3 RETURNING true"""
+     WHERE kind = $1 AND key = $2 AND lease_token = $3 RETURNING true"""
 
 SET_ASIDE = """
     UPDATE task SET lease_expires_at = NULL, lease_owner = NULL, last_error = $4, set_aside_at = clock_timestamp()
-     WHERE kind = $1 AND key = $2 AND lease_epoch = $3"""
+     WHERE kind = $1 AND key = $2 AND lease_token = $3"""
 
 COUNT = """
     SELECT kind, count(*) FILTER (WHERE away_since IS NOT NULL AND set_aside_at IS NULL) AS waiting,
            count(set_aside_at) AS set_aside
       FROM task GROUP BY kind"""
 
-_NOT_REACHED = (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError, socket.gaierror, Silent)
+_NOT_REACHED = (
+    ConnectionRefusedError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    socket.gaierror,
+    Silent,
+    NotConnected,
+)
 _NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT})
 
 
 async def report_nothing(_task: Any, _waiting_for: str, _unit: Unit) -> None:
     pass
+
+
+async def work_nothing(_task: Any) -> None:
+    """Work of a task all of which is in the transaction that ends it."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +334,7 @@ class _Claim:
 
     @property
     def lease(self) -> tuple[str, str, int]:
-        return self.kind.name, self.row["key"], self.row["lease_epoch"]
+        return self.kind.name, self.row["key"], self.row["lease_token"]
 
     @property
     def away_for(self) -> timedelta:

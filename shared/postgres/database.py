@@ -80,7 +80,7 @@ class Silent(TimeoutError):
 
 
 class NotConnected(ConnectionError):
-    """Postgres has not answered since the process began."""
+    """There is no connection to Postgres, and none could be opened, whichever error the driver met."""
 
 
 class _Connection(asyncpg.Connection):
@@ -203,12 +203,25 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        async with self._track_availability(), self.pool.acquire(timeout=self._silence_seconds) as conn:
+        async with self._track_availability():
+            pool = self.pool
+            conn = await self._acquire_from(pool)
             try:
                 yield conn
             except (TimeoutError, _STATE_LOST):
                 await self._drop(conn)
                 raise
+            finally:
+                await pool.release(conn)
+
+    async def _acquire_from(self, pool: asyncpg.Pool) -> Connection:
+        """Raise NotConnected for whatever the driver meets at a new connection; not all has a class of its own."""
+        try:
+            return await pool.acquire(timeout=self._silence_seconds)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NotConnected(f"{type(error).__name__}: {error}") from error
 
     @asynccontextmanager
     async def _track_availability(self) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ parent     who started us; `signal` is sent to the program when that thread ends
 folder     the program's working directory; the paths below are relative to it
 unless     a path: where it exists, nothing starts
 pid_file   is created with "<pid> <start time>"; where it exists already, nothing starts
-exit_file  gets the exit code, as a shell tells it. Its name may hold variables of the environment, as {LOCAL_RANK}.
+exit_file  gets the exit code, as a shell reports it. Its name may hold variables of the environment, as {LOCAL_RANK}.
            This process then stays, and SIGTERM is for the program alone.
 """
 

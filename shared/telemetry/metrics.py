@@ -19,6 +19,11 @@ PARKED_BARE = Counter(
     "Parked messages beyond the quota of their topic, kept without their bytes",
     ["service", "topic"],
 )
+PAUSED_TOPICS = Gauge(
+    "consumer_paused_topics",
+    "Tenants' topics that have brought more records than are read of one in a day",
+    ["service"],
+)
 PUBLISHED = Counter("events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic"])
 OUTBOX_AGE = Gauge(
     "outbox_oldest_row_seconds", "Age of the oldest row not yet in Kafka, seconds", ["service"]
