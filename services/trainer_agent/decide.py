@@ -144,7 +144,11 @@ def on_bundle_uploaded(attempt: Attempt, claim: BundleUploaded, *, newest: int) 
         reason = f"a bundle of attempt {claim.bundle.attempt} claimed by attempt {attempt.number}"
         return Decision(attempt, dropped=reason)
     fact = CheckpointWritten(
-        **_who(attempt), bundle=claim.bundle, kind=claim.kind, metrics=dict(claim.metrics)
+        **_who(attempt),
+        bundle=claim.bundle,
+        kind=claim.kind,
+        metrics=dict(claim.metrics),
+        best=claim.best,
     )
     step = max(attempt.last_step, claim.bundle.step)
     return Decision(replace(attempt, last_step=step, last_bundle=claim.bundle), (fact,))
@@ -210,7 +214,8 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         members=attempt.members,
         grace_seconds=order.grace_seconds,
         device=order.device,
-        start_from=order.spec.start_from,
+        start_from=order.start_from,
+        steps_before=order.steps_before,
     )
     started = TrainingStarted(**_who(attempt), members=attempt.members)
     return Decision(attempt.to(AttemptState.TRAINING), (start, started))
@@ -250,7 +255,9 @@ def _ids(nodes: tuple[AllocatedNode, ...]) -> tuple[str, ...]:
 
 def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decision:
     if claim.outcome == "completed" and claim.bundle is not None:
-        done = TrainingCompleted(**_who(attempt), bundle=claim.bundle, last_step=claim.last_step)
+        done = TrainingCompleted(
+            **_who(attempt), bundle=claim.bundle, last_step=claim.last_step, message=claim.message
+        )
         return Decision(attempt.to(AttemptState.CLOSED), (done,))
     failed = Decision(attempt)
     if claim.outcome == "completed":
@@ -273,7 +280,7 @@ def _close_without_word(attempt: Attempt, message: str) -> Decision:
 
 
 def _fail_by_claim(attempt: Attempt, claim: RunnerStopped) -> Decision:
-    """What a machine did is told with its node, so that a person knows which one to look at."""
+    """What a machine did is reported with its node, so that a person knows which one to look at."""
     failure, message = claim.failure_class or FailureClass.INTERNAL, claim.message
     runner = attempt.runner(claim.node_index)
     node_id = runner.node_id if runner else None

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, TypeAdapter
 
 from schemas.artifacts import BundleManifest, FileEntry, ReferenceIdentity, ResumeCertificate
-from schemas.base import Attempt, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
+from schemas.base import Attempt, BundleRef, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
 from schemas.specification import Recipe
 from schemas.training import BundleMetrics, Preparation
 
@@ -104,6 +104,8 @@ class Stepped(Value):
     """Share of the devices' peak that the model's arithmetic used; None where the peak is not known."""
     memory_bytes: Bytes
     """Peak of the reporting process: device memory on a GPU, resident memory on a CPU."""
+    device_utilization: float | None = None
+    """Share of the time in which the process's device computed; None where the driver does not report it."""
     epoch: float
     """Epochs completed."""
     chosen_reward: float | None = None
@@ -114,6 +116,25 @@ class Stepped(Value):
     """The chosen answer's reward less the rejected one's."""
     reward_accuracy: float | None = None
     """Share of the pairs whose chosen answer has the greater reward."""
+    router_loss: float | None = None
+    """Of a model with experts whose routers are trained: how unevenly they are used, not part of `loss`."""
+
+
+class Validated(Value):
+    """The loss on the whole validation file after a step that the recipe names."""
+
+    kind: Literal["validated"] = "validated"
+    step: Step
+    metrics: BundleMetrics
+    is_last: bool
+    """No step follows."""
+
+
+class Best(Value):
+    """The step with the lowest validation loss so far."""
+
+    step: Step
+    valid_loss: float
 
 
 class Progressed(Value):
@@ -143,6 +164,8 @@ class Saved(Value):
     all_parts: tuple[FileEntry, ...] = ()
     """Files of all nodes; only on the node of global rank 0."""
     metrics: BundleMetrics = BundleMetrics()
+    best: Best | None = None
+    """As it was known at this step, which it may be; None where the recipe does not ask for the best one."""
     reused: bool = False
     """Nothing was written: the bundle is the one that was resumed from, and its manifest stands."""
 
@@ -164,7 +187,15 @@ class Ended(Value):
 
 
 Report = Annotated[
-    Started | PreflightDone | ReferenceComputed | ResumeChecked | Stepped | Progressed | Saved | Ended,
+    Started
+    | PreflightDone
+    | ReferenceComputed
+    | ResumeChecked
+    | Stepped
+    | Validated
+    | Progressed
+    | Saved
+    | Ended,
     Field(discriminator="kind"),
 ]
 _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
@@ -179,12 +210,32 @@ def parse_reports(data: bytes) -> tuple[tuple[Report, ...], int]:
     return tuple(_REPORT.validate_json(line) for line in whole.splitlines() if line), len(whole)
 
 
+def counted_after(report: Report, steps_before: int) -> Report:
+    """With the job's steps: a child counts from 0 those of the stage that it trains."""
+    match report:
+        case Started(num_steps=num_steps, start_step=start_step):
+            counted = {"num_steps": num_steps + steps_before, "start_step": start_step + steps_before}
+        case Stepped(step=step) | Validated(step=step):
+            counted = {"step": step + steps_before}
+        case Ended(last_step=last_step):
+            counted = {"last_step": last_step + steps_before}
+        case ResumeChecked(certificate=certificate):
+            later = certificate.model_copy(update={"step": certificate.step + steps_before})
+            return report.model_copy(update={"certificate": later})
+        case Saved(step=step, best=best):
+            later_best = best and best.model_copy(update={"step": best.step + steps_before})
+            return report.model_copy(update={"step": step + steps_before, "best": later_best})
+        case _:
+            return report
+    return report.model_copy(update=counted)
+
+
 def bundle_dir(work_dir: Path, step: int) -> Path:
     return work_dir / BUNDLES / str(step)
 
 
-def bundle_manifest(order: TrainingOrder, saved: Saved) -> BundleManifest:
-    """The manifest of what `saved` reports on the node of global rank 0."""
+def bundle_manifest(order: TrainingOrder, saved: Saved, *, best: BundleRef | None = None) -> BundleManifest:
+    """The manifest of what `saved` reports on the node of global rank 0. `best`: an earlier bundle, if that is it."""
     return BundleManifest(
         job_id=order.job_id,
         attempt=order.attempt,
@@ -195,4 +246,5 @@ def bundle_manifest(order: TrainingOrder, saved: Saved) -> BundleManifest:
         dataset_version=order.dataset_version,
         config_hash=order.config_hash,
         parts=saved.all_parts,
+        best=best,
     )

@@ -1,7 +1,8 @@
 """Bundles on their way to S3, behind the training's back: parts first, the manifest last.
 
 Every node stores the parts of its own processes. The node of global rank 0 waits until all parts of all
-nodes are there, then puts the manifest: from then on the bundle exists.
+nodes are there, then puts the manifest: from then on the bundle exists. A bundle that names another one as the best
+is stored after it, so that whoever resumes from the one has the other.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any
 
 from schemas import layout
 from schemas.artifacts import FileEntry
-from schemas.base import BundleRef
+from schemas.base import BestBundle, BundleRef
 from schemas.training import BundleKind as ReportedKind
 from schemas.training import BundleUploaded
 from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder, bundle_manifest
@@ -51,7 +52,7 @@ class Identity:
 
 
 class Uploader:
-    """One bundle at a time. Only the newest periodic one waits; a last one waits for nobody."""
+    """One bundle at a time. Only the newest periodic one waits; a last one waits for nobody but the best one."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Uploader:
         runner_identity: Identity,
         *,
         resume: BundleRef | None,
+        best: BundleRef | None = None,
         report: Callable[[BundleUploaded], None],
     ) -> None:
         self._objects = objects
@@ -67,19 +69,25 @@ class Uploader:
         self._runner_identity = runner_identity
         self._resume = resume
         self._report = report
+        self._best: Saved | None = None
+        """The newest that was the best when it was written."""
+        self._put_steps: set[int] = set()
+        """Of bundles whose parts of this node are stored, and on node 0 their manifest."""
         self._queued: Saved | None = None
         self._current: Saved | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stored: dict[int, BundleRef] = {}
+        self._stored = {ref.step: ref for ref in (resume, best) if ref is not None}
         self.last: BundleRef | None = None
         """The emergency or final bundle, once it is stored or found to be stored already."""
 
     def offer(self, saved: Saved) -> None:
+        if saved.best is not None and saved.best.step == saved.step:
+            self._best = saved
         if saved.reused:
             self.last = self._resume
         elif saved.bundle is BundleKind.PERIODIC:
             self._queue(saved)
-        elif saved.step in self._stored:
+        elif saved.step in self._put_steps and saved.step in self._stored:
             self.last = self._stored[saved.step]
         else:
             self._begin(saved)
@@ -116,7 +124,7 @@ class Uploader:
             log.info("upload aborted", step=self._current and self._current.step, by=saved.step)
             self._task.cancel()
         self._queued, self._current = None, saved
-        self._task = asyncio.create_task(self._store(saved))
+        self._task = asyncio.create_task(self._store_all(saved, best=self._best))
         self._task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
@@ -124,15 +132,24 @@ class Uploader:
             log.error("upload failed", exc_info=error)
         self._take_next()
 
-    async def _store(self, saved: Saved) -> None:
+    async def _store_all(self, saved: Saved, *, best: Saved | None) -> None:
+        """The bundle, after the one that it names as the best, where that one is not stored yet."""
         try:
-            await self._put_own_parts(saved)
-            if self._runner_identity.node_index == 0:
-                await self._complete(saved)
+            if best is not None and saved.best is not None and saved.best.step == best.step != saved.step:
+                await self._store(best)
+            await self._store(saved)
         except (Conflict, CorruptObject, OSError, _PassedOver) as error:
             log.exception("bundle not stored", step=saved.step, error=type(error).__name__)
         else:
             await asyncio.to_thread(_remove_older, saved)
+
+    async def _store(self, saved: Saved) -> None:
+        if saved.step in self._put_steps:
+            return
+        await self._put_own_parts(saved)
+        if self._runner_identity.node_index == 0:
+            await self._complete(saved)
+        self._put_steps.add(saved.step)
 
     async def _put_own_parts(self, saved: Saved) -> None:
         limit = asyncio.Semaphore(PARALLEL_PUTS)
@@ -150,7 +167,8 @@ class Uploader:
 
     async def _complete(self, saved: Saved) -> None:
         await self._others_have_put_theirs(saved)
-        manifest = bundle_manifest(self._order, saved)
+        best = self._best_of(saved)
+        manifest = bundle_manifest(self._order, saved, best=best)
         key = layout.checkpoint(self._runner_identity.job_id, self._runner_identity.attempt, saved.step)
         digest = await until_stored(lambda: put_manifest(self._objects, key, manifest))
         ref = BundleRef(attempt=self._runner_identity.attempt, step=saved.step, manifest_sha256=digest)
@@ -160,9 +178,19 @@ class Uploader:
         kind = ReportedKind(saved.bundle)
         self._report(
             BundleUploaded(
-                **self._runner_identity.fields, bundle=ref, kind=kind, metrics=saved.metrics.by_name
+                **self._runner_identity.fields,
+                bundle=ref,
+                kind=kind,
+                metrics=saved.metrics.by_name,
+                best=saved.best and BestBundle(bundle=best or ref, valid_loss=saved.best.valid_loss),
             )
         )
+
+    def _best_of(self, saved: Saved) -> BundleRef | None:
+        """The earlier bundle that it names as the best, which this attempt stored or began with."""
+        if saved.best is None or saved.best.step == saved.step:
+            return None
+        return self._stored[saved.best.step]
 
     async def _others_have_put_theirs(self, saved: Saved) -> None:
         own = {part.path for part in saved.parts}
@@ -193,5 +221,5 @@ class _PassedOver(Exception):
 def _remove_older(saved: Saved) -> None:
     """Free the disk. The newest bundle's folder stays: a last bundle of the same step is written into it."""
     for folder in saved.directory.parent.iterdir():
-        if folder.name.isdigit() and int(folder.name) < saved.step:
+        if folder.name.isdigit() and int(folder.name) < int(saved.directory.name):
             shutil.rmtree(folder, ignore_errors=True)

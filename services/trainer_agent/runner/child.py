@@ -1,4 +1,4 @@
-"""The training child: torchrun and its processes, watched through files and never through their output."""
+"""The training child: one process, or torchrun and several, watched through files and never through their output."""
 
 import asyncio
 import os
@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemas.training import StartTraining
-from services.trainer_agent.protocol import REPORTS, STOP, Report, TrainingOrder, parse_reports
+from services.trainer_agent.protocol import (
+    REPORTS,
+    STOP,
+    Report,
+    TrainingOrder,
+    counted_after,
+    parse_reports,
+)
 from services.trainer_agent.runner.settings import Settings
 from shared.files import write_whole
 from shared.processes import spawn
@@ -30,14 +37,20 @@ def mark(node_id: str) -> str:
     return f"RUNNER_CHILD_OF={node_id}"
 
 
+def needs_torchrun(settings: Settings, start: StartTraining) -> bool:
+    """A process without peers has nobody to meet, and torchrun takes seconds before its start and after its end."""
+    return settings.child_argv is None and start.nodes * start.devices_per_node > 1
+
+
 def argv_of(settings: Settings, start: StartTraining) -> list[str]:
-    """torchrun with a static rendezvous at member 0. It never restarts anything: that is the scheduler's."""
-    work_dir = str(settings.work_dir)
+    """torchrun has a static rendezvous at member 0. It never restarts anything: that is the scheduler's."""
+    child = [sys.executable, "-m", "services.trainer_agent.training.main", str(settings.work_dir)]
     if settings.child_argv is not None:
-        return [*settings.child_argv, work_dir]
+        return [*settings.child_argv, str(settings.work_dir)]
+    if not needs_torchrun(settings, start):
+        return child
     first = start.members[0]
-    child = [sys.executable, "-m", "services.trainer_agent.training.main", work_dir]
-    # torchrun's own exit code does not tell how a process of it ended.
+    # torchrun's own exit code does not show how a process of it ended.
     child = spawn.launched(child, exit_file=str(settings.work_dir / EXIT_FILE))
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
@@ -54,6 +67,9 @@ def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
     name, _, value = mark(settings.node_id).partition("=")
     return {
+        # On a GPU: products whose sums have one order, and memory without gaps between blocks of changing size.
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         **inherited(),
         name: value,
         "RUNNER_NODE_ID": settings.node_id,
@@ -73,14 +89,17 @@ class Child:
     node_id: str
     process: asyncio.subprocess.Process
     is_torchrun: bool
-    """Whether each training process writes down how it ended, for torchrun does not tell."""
+    """Whether each training process writes down how it ended, for torchrun does not report it."""
+    steps_before: int = 0
+    """Of the job, before those that this child counts."""
     _read_bytes: int = field(default=0)
 
     @classmethod
     async def start(cls, settings: Settings, start: StartTraining, order: TrainingOrder) -> "Child":
         write_order(settings.work_dir, order)
         process = await spawn.start(argv_of(settings, start), environment=environment_of(settings, start))
-        return cls(settings.work_dir, settings.node_id, process, is_torchrun=settings.child_argv is None)
+        is_torchrun = needs_torchrun(settings, start)
+        return cls(settings.work_dir, settings.node_id, process, is_torchrun, start.steps_before)
 
     @property
     def has_ended(self) -> bool:
@@ -95,7 +114,7 @@ class Child:
         except FileNotFoundError:
             return
         self._read_bytes += used
-        yield from reports
+        yield from (counted_after(report, self.steps_before) for report in reports)
 
     def ask_to_stop(self, reason: str) -> None:
         write_whole(self.work_dir / STOP, reason)

@@ -7,11 +7,11 @@ from enum import StrEnum
 from schemas.base import BundleRef, FailureClass
 from schemas.job import StopReason
 from schemas.training import StartTraining, StopTraining
-from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Stepped
+from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Stepped, Validated
 
 EXIT_COMPLETED = 0
 EXIT_REPORTED = 143
-"""Not completed, and the reason is told: the node is not lost."""
+"""Not completed, and the reason is reported: the node is not lost."""
 EXIT_FENCED = 70
 SIGNAL_CODES = 128
 TERMINATED = 143
@@ -149,10 +149,12 @@ class Progress:
                 return replace(self, moved_at=now, num_steps=num_steps, step=start_step)
             case Stepped(step=step):
                 return replace(self, moved_at=now, step=step, has_stepped=True)
+            case Validated(step=step, is_last=True):
+                return replace(self, moved_at=now, num_steps=step)
         return replace(self, moved_at=now)
 
     def section(self, *, stopping: bool) -> Section:
-        """After the last step, and after a stop, the child saves."""
+        """After the last step, early or not, and after a stop, the child saves."""
         if not self.has_stepped:
             return Section.SETUP
         return Section.SAVE if stopping or self.step >= self.num_steps else Section.STEP
@@ -193,7 +195,7 @@ class ChildEnd:
     ended: Ended | None
     """Its own last report."""
     return_code: int
-    """Of torchrun; negative: ended by that signal."""
+    """Of the training process, or of torchrun where there are several; negative: ended by that signal."""
     rank_codes: tuple[int, ...] = ()
     """Of each training process that ended under its launcher's eyes; 128 + signal where it was killed.
     None at all: torchrun's processes did not find each other, or their launchers died with them."""
@@ -264,5 +266,5 @@ def _failure_without_a_word(end: ChildEnd) -> tuple[FailureClass, str]:
     if not end.rank_codes:
         message = f"torchrun ended with code {end.return_code} and no training process of it did by itself"
         return FailureClass.INFRA, message
-    message = f"the training child exited with code {end.return_code} and no last report; its log tells more"
+    message = f"the training child exited with code {end.return_code} and no last report; its log says more"
     return FailureClass.INTERNAL, message

@@ -48,12 +48,22 @@ def compares(recipe: Recipe) -> bool:
     return recipe.method is Method.DPO and recipe.preferences.has_reference
 
 
+def needs_start(recipe: Recipe, *, is_resumed: bool, has_reference: bool) -> bool:
+    """Whether the weights that an earlier job trained must be there. A bundle has all weights that are trained; those
+    at the start are left to be compared with, at the end of a run beside 4 bits on the served base too.
+    """
+    return not is_resumed or (compares(recipe) and (recipe.is_quantized or not has_reference))
+
+
 def reference_key(order: TrainingOrder) -> str:
     """Digest of all that the numbers follow from, as far as it is known before there is a device."""
     manifest = DatasetManifest.model_validate_json((order.dataset_dir / layout.MANIFEST).read_bytes())
     precision = order.recipe.precision
+    # Only where there is one, so that other keys are what they were.
+    quantization = {"quantization": order.recipe.quantization} if order.recipe.quantization else {}
     return canonical_sha256(
-        {
+        quantization
+        | {
             "rules_version": RULES_VERSION,
             "base_sha": order.base_sha,
             "started_from": order.started_from,

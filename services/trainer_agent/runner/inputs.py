@@ -14,7 +14,7 @@ from schemas.artifacts import BundleManifest, DatasetManifest, FileEntry
 from schemas.base import BundleRef, DatasetRef, StartFrom
 from schemas.training import StartTraining
 from services.trainer_agent.protocol import TrainingOrder
-from services.trainer_agent.runner.features import compares, fetch_reference
+from services.trainer_agent.runner.features import fetch_reference, needs_start
 from services.trainer_agent.runner.storing import is_storage_away
 from shared.errors import CorruptObject
 from shared.log import get_logger
@@ -60,9 +60,10 @@ class Inputs:
         )
         into = self._fresh("reference")
         reference = await self._wait_for_postgres(lambda: fetch_reference(self._objects, order, into))
-        # A bundle has all weights that are trained; those at the start are left to be compared with.
-        needs_start = start.resume is None or (compares(start.recipe) and reference is None)
-        start_from = start.start_from if needs_start else None
+        is_needed = needs_start(
+            start.recipe, is_resumed=start.resume is not None, has_reference=reference is not None
+        )
+        start_from = start.start_from if is_needed else None
         start_dir = await self._wait_for_postgres(lambda: self._start(start_from, start))
         return order.model_copy(update={"reference": reference, "start_dir": start_dir})
 
@@ -129,6 +130,14 @@ class Inputs:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
+
+
+def best_before(order: TrainingOrder) -> BundleRef | None:
+    """The bundle that the one to resume from names as the best; None where it names no other."""
+    if order.resume_dir is None:
+        return None
+    manifest = BundleManifest.model_validate_json((order.resume_dir / layout.MANIFEST).read_bytes())
+    return manifest.best and manifest.best.seen_from(manifest.job_id, order.job_id)
 
 
 def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The life of a runner: report, wait for the gang, fetch, train, store, tell how it ended."""
+"""The life of a runner: report, wait for the gang, fetch, train, store, report how it ended."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, StopRequest, why_fenced
 from services.trainer_agent.runner.features import ReferenceUploader
-from services.trainer_agent.runner.inputs import Inputs
+from services.trainer_agent.runner.inputs import Inputs, best_before
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
@@ -62,7 +62,7 @@ class Runner:
         self._is_fetching = False
 
     async def run(self) -> int:
-        """Its exit code: 0 completed, 143 ended otherwise and told why. Raises where it cannot tell."""
+        """Its exit code: 0 completed, 143 ended otherwise and reported why. Raises where it cannot report."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._take_notice)
         if self._settings.notice_file.exists():
             self._take_notice()
@@ -80,7 +80,7 @@ class Runner:
         return code
 
     async def _background(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on all the time. If any of it fails, so does the runner, and its node is lost."""
+        """What runs all the time. If any of it fails, so does the runner, and its node is lost."""
         settings = self._settings
         if self._journal.listening_from is None:
             self._journal.add(Listening(offset=await self._channel.end_of_directives()))
@@ -142,19 +142,25 @@ class Runner:
         return await self._session.run(start, order)
 
     def _new_session(self, start: StartTraining, order: TrainingOrder) -> Session:
-        """Node 0 tells steps and bundles for the whole gang."""
+        """Node 0 reports steps and bundles for the whole gang."""
         uploader = Uploader(
-            self._objects, order, self._runner_identity, resume=start.resume, report=self._reporter.add
+            self._objects,
+            order,
+            self._runner_identity,
+            resume=start.resume,
+            best=best_before(order),
+            report=self._reporter.add,
         )
-        tells = self._runner_identity.node_index == 0
+        reports = self._runner_identity.node_index == 0
         return Session(
             self._settings,
             self._runner_identity,
             uploader,
             ReferenceUploader(self._objects, order),
             stop_request=lambda: self._stop_request,
-            report=self._reporter.add if tells else _ignored,
-            on_step=self._metrics.add if tells else _ignored,
+            report=self._reporter.add if reports else _ignored,
+            on_step=self._metrics.add if reports else _ignored,
+            on_validation=self._metrics.add_validation if reports else _ignored,
         )
 
     async def _tell(self, ending: Ending | None) -> int:
@@ -254,4 +260,4 @@ class Runner:
 
 
 def _ignored(_: object) -> None:
-    """Node 0 tells it."""
+    """Node 0 reports it."""

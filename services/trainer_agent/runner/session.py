@@ -13,6 +13,7 @@ from schemas.training import (
     StartTraining,
     StepMetrics,
     StepReached,
+    StepValidated,
 )
 from services.trainer_agent.protocol import (
     Ended,
@@ -24,6 +25,7 @@ from services.trainer_agent.protocol import (
     Saved,
     Stepped,
     TrainingOrder,
+    Validated,
 )
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.child import Child
@@ -47,7 +49,7 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 0.1
 EXIT_SECONDS = 15.0
-"""A child that has told its end but does not leave is ended after so long."""
+"""A child that has reported its end but does not leave is ended after so long."""
 
 
 class Session:
@@ -61,6 +63,7 @@ class Session:
         stop_request: Callable[[], StopRequest],
         report: Callable[[RunnerReport], None],
         on_step: Callable[[StepMetrics], None],
+        on_validation: Callable[[StepValidated], None],
     ) -> None:
         self._settings = settings
         self._runner_identity = runner_identity
@@ -69,6 +72,7 @@ class Session:
         self._stop_request = stop_request
         self._report = report
         self._on_step = on_step
+        self._on_validation = on_validation
         self._limits = {
             Section.SETUP: settings.setup_limit,
             Section.STEP: settings.step_limit,
@@ -88,10 +92,10 @@ class Session:
     async def run(self, start: StartTraining, order: TrainingOrder) -> Ending:
         killed_before = oom_kills()
         child = await Child.start(self._settings, start, order)
-        self._progress = Progress(time.monotonic())
+        self._progress = Progress(time.monotonic(), step=start.steps_before)
         move = await self._watch(child)
         section = self._progress.section(stopping=self.is_stopping)
-        # Whatever torchrun left behind ends here, and has said all that it will say.
+        # What is left of the child ends here, and has reported all that it will report.
         code = await child.end()
         self._take_reports(child)
         end = ChildEnd(
@@ -156,6 +160,8 @@ class Session:
                 self._certificate = certificate
             case Stepped():
                 self._take_step(report)
+            case Validated(step=step, metrics=metrics):
+                self._on_validation(StepValidated(step=step, metrics=metrics.by_name))
             case Saved():
                 self._uploader.offer(report)
             case Ended():
@@ -209,8 +215,10 @@ def _metrics(report: Stepped) -> StepMetrics:
         memory_bytes=report.memory_bytes,
         epoch=report.epoch,
         mfu=report.mfu,
+        device_utilization=report.device_utilization,
         chosen_reward=report.chosen_reward,
         rejected_reward=report.rejected_reward,
         reward_margin=report.reward_margin,
         reward_accuracy=report.reward_accuracy,
+        router_loss=report.router_loss,
     )

@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     omp_num_threads: PositiveInt | None = None
     """CPU threads of each training process. None: the machine's cores divided by its devices."""
     child_argv: tuple[str, ...] | None = None
-    """Started instead of torchrun, with the work directory as the last argument."""
+    """Started instead of the training processes, with the work directory as the last argument."""
 
     heartbeat_every: timedelta = timedelta(seconds=5)
     fence_after: timedelta = timedelta(seconds=15)

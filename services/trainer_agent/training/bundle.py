@@ -21,7 +21,9 @@ from schemas.base import Count, Sha256, Step, Value
 from schemas.layout import MANIFEST, TRAINING_TEMPLATE
 from schemas.specification import Recipe, Weights
 from services.trainer_agent.training.base_files import as_base_files
-from services.trainer_agent.training.snapshot import Slice, Snapshot
+from services.trainer_agent.training.slices import Slice
+from services.trainer_agent.training.snapshot import Snapshot
+from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations
 
 STATE = "state.json"
 MODEL_FILE: Mapping[Weights, str] = {
@@ -51,8 +53,12 @@ class BundleState(Value):
     """Mean loss over the first micro batches of the next step."""
     start_valid_loss: float | None = None
     """Of the whole validation file before the first step; None where the method does not report it."""
+    validations: Validations = NO_VALIDATIONS
+    """Those at given steps."""
     quantized_sha256: str | None = None
     """QuantizedBase.sha256 of the run's base; None where its layers are plain."""
+    num_copies: Count = 1
+    """Of the trained weights, among the processes; each is spread over as many of them."""
     num_threads: Count
     """Arithmetic on a CPU depends on how it is split over threads."""
     environment: dict[str, str] = Field(default={})
@@ -65,6 +71,7 @@ class RankIndex(Value):
     rank: Count
     file: str
     slices: tuple[Slice, ...]
+    """None of a rank that has a copy of what a rank of the first node has."""
     updates: Count
     state_sha256: Sha256
     """Snapshot.sha256 of this rank."""
@@ -100,18 +107,20 @@ def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
     return ModelFiles(MODEL_FILE["full"], {}, copies, lambda tensors: as_base_files(model, tensors, base_dir))
 
 
-def write_rank_files(snapshot: Snapshot, directory: Path, *, rank: int, updates: int) -> list[FileEntry]:
-    """What every rank writes of its own."""
+def write_rank_files(
+    snapshot: Snapshot, directory: Path, *, rank: int, updates: int, is_copy: bool
+) -> list[FileEntry]:
+    """What every rank writes of its own. `is_copy`: another one writes the same slices."""
     moments, rng = f"optimizer/rank-{rank}.safetensors", f"rng/rank-{rank}.safetensors"
     index = RankIndex(
         rank=rank,
         file=moments,
-        slices=snapshot.slices,
+        slices=() if is_copy else snapshot.slices,
         updates=updates,
         state_sha256=snapshot.sha256,
     )
     return [
-        _write_tensors(directory, moments, snapshot.moments),
+        _write_tensors(directory, moments, {} if is_copy else snapshot.moments),
         _write_tensors(directory, rng, snapshot.rng),
         _write_text(directory, f"optimizer/rank-{rank}.json", index.model_dump_json()),
     ]

@@ -1,4 +1,4 @@
-"""One order, carried out; whatever happens, the last report tells the end."""
+"""One order, carried out; whatever happens, the last report says how it ended."""
 
 import logging
 from pathlib import Path
@@ -22,11 +22,11 @@ def run_child(work_dir: Path, world: World, stop: StopRequest) -> Outcome:
     try:
         order = read_order(work_dir / ORDER, TrainingOrder)
         world = on_ordered_device(world, order.device)
-        with joined(world):
+        with joined(world, even_alone=order.recipe.sharded.library == "deepspeed"):
             run, resumed = prepare(order, work_dir, world, reports)
             compare(run, resumed, stop)
             outcome = train(run, stop, resumed)
-            reason = stop.reason if outcome is Outcome.STOPPED else ""
+            reason = stop.reason if outcome is Outcome.STOPPED else run.why_early
             reports.end(Ended(outcome=outcome, message=reason, last_step=reports.last_step))
     except Exception as error:
         log.exception("training failed")

@@ -9,13 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
-
-from services.trainer_agent.training.loss import TokenLosses
-from services.trainer_agent.training.network import transformer_blocks
-from services.trainer_agent.training.quantized import move_scales
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 MAX_TEXT_BYTES = 1024 * 1024
@@ -92,48 +85,20 @@ def own_world(environment: Mapping[str, str]) -> World:
 
 
 @contextmanager
-def joined(world: World) -> Iterator[None]:
-    """Meet the other processes, if there are any, and leave together."""
+def joined(world: World, *, even_alone: bool) -> Iterator[None]:
+    """Meet the other processes and leave together. A process without others does so if it is asked to."""
     if world.device.type == "cuda":
         torch.cuda.set_device(world.device)
-    if world.size == 1:
+    if world.size == 1 and not even_alone:
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if world.device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    if world.size == 1:
+        # There is no address to meet at.
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    else:
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
     yield
     # Not reached after an error: the peers may be gone, and leaving together would wait for them.
     world.barrier()
     dist.destroy_process_group()
-
-
-def shard(network: TokenLosses, world: World) -> None:
-    """Move the network from host memory to its devices, spread over all ranks block by block: weights,
-    gradients and moments. One process takes it whole.
-    """
-    move_scales(network, world.device)
-    if world.size == 1:
-        network.to(world.device)
-        return
-    mesh = init_device_mesh(world.device.type, (world.size,))
-    reduced = network.compute_dtype is not torch.float32
-    policy = (
-        MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-        if reduced
-        else MixedPrecisionPolicy(cast_forward_inputs=False)
-    )
-    for block in transformer_blocks(network):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    # Kept gathered between forward and backward: the recomputed head needs its weight there.
-    fully_shard(network, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
-    register_fsdp_forward_method(network, "whole_logits_losses")
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, on every rank: all ranks must ask at once."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -9,21 +9,26 @@ from pathlib import Path
 
 import torch
 
+from schemas.specification import ShardingLibrary
+from services.trainer_agent.training.distributed import World
+
 LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "safetensors", "numpy")
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def environment_of(device: torch.device) -> dict[str, str]:
+def environment_of(device: torch.device, sharding: ShardingLibrary) -> dict[str, str]:
     """Of this process, by name: versions, code, device and what decides how its arithmetic is split up."""
     environment = {"python": platform.python_version(), "training code": _code_sha256()}
-    environment |= {name: version(name) for name in LIBRARIES}
+    libraries = (*LIBRARIES, "deepspeed") if sharding == "deepspeed" else LIBRARIES
+    environment |= {name: version(name) for name in libraries}
     return environment | (_cuda(device) if device.type == "cuda" else _cpu())
 
 
-def is_repeatable(device: torch.device) -> bool:
-    """Whether the same state and batch give the same bits each time: on a GPU sums are added up in any order."""
-    return device.type == "cpu" and torch.are_deterministic_algorithms_enabled()
+def name_place_to_deepspeed(world: World) -> None:
+    """Before it is imported: it would else take a GPU where there is one, and no process that is alone."""
+    os.environ["DS_ACCELERATOR"] = world.device.type
+    os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
 
 
 def _cpu() -> dict[str, str]:

@@ -13,9 +13,12 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
 from schemas.capabilities import LossForm
+from services.trainer_agent.training.attention import WITH_BORDERS, borders_of
+from services.trainer_agent.training.balance import balance_of
 from services.trainer_agent.training.quantized import keep_in_train_mode
+from services.trainer_agent.training.rows import Places
 from services.trainer_agent.training.tensors import Inputs
-from shared.causal_models import loss_form
+from shared.causal_models import attention_of, loss_form
 
 LOGITS_PER_CHUNK = 2**26
 """256 MiB of float32 logits exist at a time."""
@@ -24,16 +27,30 @@ LOGITS_PER_CHUNK = 2**26
 class TokenLosses(nn.Module):
     """A causal language model that answers with losses. It is the root that sharding wraps, head included."""
 
-    def __init__(self, model: Any, *, compute_dtype: torch.dtype) -> None:
+    def __init__(self, model: Any, *, compute_dtype: torch.dtype, unread: Places | None = None) -> None:
         super().__init__()
         self.model = model
+        self.unread = unread or {}
+        """Parameters that are to be read once they are sharded."""
         self.compute_dtype = compute_dtype
         self.form = loss_form(self.causal_lm.config)
+        self.balance = balance_of(model) if model is self.causal_lm else None
+        """None where routers are not trained: beside an adapter they are frozen."""
+        self._router_loss: Tensor | None = None
 
     @property
     def causal_lm(self) -> Any:
         """The model itself, adapters in place."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def attention(self) -> str:
+        """By transformers' name for it."""
+        return str(self.causal_lm.config._attn_implementation)  # noqa: SLF001 transformers has no public name for it
+
+    def use_masks(self) -> None:
+        """Attention with a mask from now on: it works on any device and with any family."""
+        self.causal_lm.set_attn_implementation(attention_of(self.causal_lm.config))
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -41,14 +58,28 @@ class TokenLosses(nn.Module):
         return self
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Returns: (K,) float32, the negative log-likelihood of each target."""
+        """Returns: (K,) float32, the negative log-likelihood of each target.
+
+        With gradients it also leaves the loss of the routers, which `take_router_loss` hands over.
+        """
+        balance = self.balance if torch.is_grad_enabled() else None
         with self._autocast(inputs.tokens_BT):
             # A cache or a mask here would switch the borders between packed examples off, silently.
-            hidden_BTH = self.causal_lm.base_model(
-                input_ids=inputs.tokens_BT, position_ids=inputs.positions_BT, use_cache=False
-            ).last_hidden_state
-            hidden_KH = hidden_BTH.flatten(0, 1).index_select(0, inputs.sources_K)
+            output = self.causal_lm.base_model(
+                input_ids=inputs.tokens_BT,
+                position_ids=inputs.positions_BT,
+                use_cache=False,
+                **(borders_of(inputs) if self.attention in WITH_BORDERS else {}),
+                **({"output_router_logits": True} if balance else {}),
+            )
+            self._router_loss = balance.loss(output.router_logits, inputs.is_token_BT) if balance else None
+            hidden_KH = output.last_hidden_state.flatten(0, 1).index_select(0, inputs.sources_K)
             return self._in_chunks(hidden_KH, inputs.targets_K)
+
+    def take_router_loss(self) -> Tensor | None:
+        """Of the newest forward pass; None where there is none to add."""
+        loss, self._router_loss = self._router_loss, None
+        return loss
 
     def whole_logits_losses(self, tokens_T: Tensor) -> Tensor:
         """The reference: losses of all tokens but the first, by the model's own forward pass over a sequence.
@@ -64,6 +95,8 @@ class TokenLosses(nn.Module):
         size = max(1, LOGITS_PER_CHUNK // self.causal_lm.config.get_text_config().vocab_size)
         if len(targets_K) <= size:
             return _losses(head, self.form, hidden_KH, targets_K)
+        if hidden_KH.requires_grad and not any(each.requires_grad for each in head.parameters()):
+            return _OfFrozenHead.apply(hidden_KH, targets_K, head, self.form, size)  # type: ignore[no-any-return, no-untyped-call]
         pieces = zip(torch.split(hidden_KH, size), torch.split(targets_K, size), strict=True)
         # Recomputed in the backward pass, else all chunks' logits would be kept for it.
         return torch.cat(
@@ -73,6 +106,33 @@ class TokenLosses(nn.Module):
     def _autocast(self, tokens: Tensor) -> torch.autocast:
         reduced = self.compute_dtype is not torch.float32
         return torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=reduced)
+
+
+class _OfFrozenHead(torch.autograd.Function):
+    """A loss depends on its own hidden state alone. So its gradient is computed too while a chunk's logits are there;
+    the backward pass scales it, and computes no logits again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_KH: Tensor, targets_K: Tensor, head: nn.Module, form: LossForm, size: int
+    ) -> Tensor:
+        losses: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for hidden, targets in zip(torch.split(hidden_KH, size), torch.split(targets_K, size), strict=True):
+            with torch.enable_grad():
+                own = hidden.detach().requires_grad_()
+                each = _losses(head, form, own, targets)
+                gradients += torch.autograd.grad(each.sum(), own)
+            losses.append(each.detach())
+        ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(losses)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        [gradient_KH] = ctx.saved_tensors
+        scaled = gradient_KH * upstream[0][:, None].to(gradient_KH.dtype)
+        return scaled, None, None, None, None
 
 
 def _losses(head: nn.Module, form: LossForm, hidden_KH: Tensor, targets_K: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The training child: `torchrun … -m services.trainer_agent.training.main <work directory>`.
 
-Exit codes are a courtesy to people; what happened is told by the last report.
+Exit codes are a courtesy to people; what happened is in the last report.
 """
 
 import logging

@@ -1,35 +1,45 @@
 """The model of a job: base weights, an adapter where the method wants one, ready to be trained."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
 from peft.tuners.lora import model as peft_layers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from schemas.base import FailureClass
 from schemas.specification import LoraSpec, Recipe
+from services.trainer_agent.training.attention import fastest
 from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.quantized import loading_options, num_values
-from shared.causal_models import attention_of, converts_names, plain_linears
+from services.trainer_agent.training.rows import Places, build_empty
+from shared.causal_models import converts_names, plain_linears
 from shared.processes.loading import without_bitsandbytes
 
 
-def build_network(recipe: Recipe, weights_dir: Path, device: torch.device) -> TokenLosses:
-    """In host memory, for training on `device`. The same on every rank: adapters start from the recipe's seed."""
+def build_network(
+    recipe: Recipe, weights_dir: Path, device: torch.device, *, in_rows: bool = False
+) -> TokenLosses:
+    """In host memory, for training on `device`; a base in 4 bits lies on the device. The same on every rank: adapters
+    start from the recipe's seed. `in_rows`: the base has no values before it is sharded, where it can be read so.
+    """
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
-    options = loading_options(dtype) if recipe.is_quantized else {}
-    base = _load_base(weights_dir, dtype if recipe.kind == "adapter" else torch.float32, options)
+    options: dict[str, Any] = loading_options(dtype, device) if recipe.is_quantized else {}
+    options["dtype"] = dtype if recipe.kind == "adapter" else torch.float32
+    base, unread = _load_base(
+        weights_dir, options, lambda config: fastest(config, device, dtype), in_rows=in_rows
+    )
     torch.manual_seed(recipe.seed)
     model = _with_adapter(base, recipe) if recipe.kind == "adapter" else base
-    return TokenLosses(model, compute_dtype=dtype).train()
+    return TokenLosses(model, compute_dtype=dtype, unread=unread).train()
 
 
 def compute_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
@@ -75,23 +85,27 @@ def num_matmul_parameters(network: TokenLosses) -> int:
     return num_values(causal_lm) - adapter - unused
 
 
-def _load_base(base_dir: Path, dtype: torch.dtype, options: Mapping[str, Any]) -> Any:
-    """Raises: TrainingFailed(user) for files that transformers cannot make a model of."""
+def _load_base(
+    base_dir: Path, options: dict[str, Any], attention: Callable[[Any], str], *, in_rows: bool
+) -> tuple[Any, Places]:
+    """The model, and what of it is still to be read.
+
+    Raises: TrainingFailed(user) for files that transformers cannot make a model of.
+    """
     try:
         config = AutoConfig.from_pretrained(base_dir, local_files_only=True)
-        return AutoModelForCausalLM.from_pretrained(
-            base_dir,
-            dtype=dtype,
-            attn_implementation=attention_of(config),
-            local_files_only=True,
-            use_safetensors=True,
-            **options,
+        options["attn_implementation"] = attention(config)
+        if in_rows and (empty := build_empty(config, base_dir, options)) is not None:
+            return empty
+        whole = AutoModelForCausalLM.from_pretrained(
+            base_dir, local_files_only=True, use_safetensors=True, **options
         )
     except Exception as error:
         if classify(error) is not FailureClass.INTERNAL:
             raise
         message = f"the base model cannot be loaded: {describe(error)}"
         raise TrainingFailed(FailureClass.USER, message) from error
+    return whole, {}
 
 
 def _with_adapter(base: Any, recipe: Recipe) -> Any:
@@ -104,8 +118,31 @@ def _with_adapter(base: Any, recipe: Recipe) -> Any:
         target_modules=_targets(base, lora),
         task_type="CAUSAL_LM",
     )
-    with nullcontext() if recipe.is_quantized else without_bitsandbytes(peft_layers):
-        return get_peft_model(base, config)
+    with nullcontext() if recipe.is_quantized else without_bitsandbytes(peft_layers), _stood_in_for(base):
+        model = get_peft_model(base, config)
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            # Autocast makes products in the smaller type: to float32 and back would be two passes for equal bits.
+            module.cast_input_dtype_enabled = False
+    return model
+
+
+@contextmanager
+def _stood_in_for(base: Any) -> Iterator[None]:
+    """Within it each frozen parameter on `meta` is one value in host memory, whatever its shape: PEFT puts adapters
+    where their layers are, and on `meta` they would lose what was drawn for them.
+    """
+    places = [
+        (m, name, p) for m in base.modules() for name, p in m.named_parameters(recurse=False) if p.is_meta
+    ]
+    for module, name, parameter in places:
+        value = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+        setattr(module, name, nn.Parameter(value, requires_grad=False))
+    try:
+        yield
+    finally:
+        for module, name, parameter in places:
+            setattr(module, name, parameter.requires_grad_(False))
 
 
 def _targets(base: Any, lora: LoraSpec) -> str | list[str]:

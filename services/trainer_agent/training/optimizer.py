@@ -19,7 +19,25 @@ class Part:
     new_state: Callable[[Any, nn.Parameter], None]
     """Gives a parameter the state that it has before its first update."""
 
-    def state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
+    def moments_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The live tensors of one parameter's state, by name: moments sharded as it is, and what goes with moments
+        of 8 bits. As they are before the first update, if there was none.
+        """
+        return {name: value for name, value in self._state_of(parameter).items() if name != STEP}
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def set_step(self, parameter: nn.Parameter, step: int) -> None:
+        """How many updates the moments have seen, which corrects their bias towards zero."""
+        state = self._state_of(parameter)
+        if isinstance(state.get(STEP), Tensor):
+            state[STEP].fill_(float(step))
+        elif STEP in state:
+            state[STEP] = step
+
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
         state: dict[str, Any] = self.optimizer.state[parameter]
         if not state:
             self.new_state(self.optimizer, parameter)
@@ -42,15 +60,12 @@ class Optimizer:
     def of(
         cls, parameters: Mapping[str, nn.Parameter], recipe: Recipe, tables: Sequence[Tensor] = ()
     ) -> Self:
-        """`tables` are the weights of the model's input and head, which are no matrices to Muon."""
-        groups = Groups.of(parameters, recipe.weight_decay, tables)
-        return cls([part for part in OPTIMIZERS[recipe.optimizer](groups) if part.optimizer is not None])
+        return cls(parts_of(parameters, recipe, tables))
 
     def step(self, rate: float) -> None:
         """Update all parameters by their gradients, and drop these."""
         for part in self._parts:
-            for group in part.optimizer.param_groups:
-                group["lr"] = rate
+            part.set_rate(rate)
             part.optimizer.step()
         self.drop_gradients()
 
@@ -58,21 +73,12 @@ class Optimizer:
         for part in self._parts:
             part.optimizer.zero_grad(set_to_none=True)
 
-    def state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The live tensors of one parameter's state, by name: moments sharded as it is, and what goes with moments
-        of 8 bits. As they are before the first update, if there was none.
-        """
-        state = self._part_of[parameter].state_of(parameter)
-        return {name: value for name, value in state.items() if name != STEP}
+    def moments_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        return self._part_of[parameter].moments_of(parameter)
 
     def set_step(self, step: int) -> None:
-        """How many updates the moments have seen, which corrects their bias towards zero."""
         for parameter, part in self._part_of.items():
-            state = part.state_of(parameter)
-            if isinstance(state.get(STEP), Tensor):
-                state[STEP].fill_(float(step))
-            elif STEP in state:
-                state[STEP] = step
+            part.set_step(parameter, step)
 
 
 STEP = "step"
@@ -102,6 +108,14 @@ class Groups:
     @property
     def all(self) -> list[Group]:
         return [self.matrices, self.tables, self.rest]
+
+
+def parts_of(
+    parameters: Mapping[str, nn.Parameter], recipe: Recipe, tables: Sequence[Tensor] = ()
+) -> list[Part]:
+    """`tables` are the weights of the model's input and head, which are no matrices to Muon."""
+    groups = Groups.of(parameters, recipe.weight_decay, tables)
+    return [part for part in OPTIMIZERS[recipe.optimizer](groups) if part.optimizer is not None]
 
 
 def _group(parameters: Sequence[nn.Parameter], weight_decay: float) -> Group:

@@ -110,8 +110,10 @@ def _losses(run: Run, micro_batch: MicroBatch, *, with_borders: bool = True) -> 
 def _without_borders(inputs: Inputs) -> Inputs:
     """Every example sees all before it: the leak that packing must not have."""
     height, width = inputs.tokens_BT.shape
-    positions = torch.arange(width, device=inputs.positions_BT.device).repeat(height, 1)
-    return replace(inputs, positions_BT=positions)
+    device = inputs.positions_BT.device
+    positions = torch.arange(width, device=device).repeat(height, 1)
+    rows = torch.arange(0, height * width + 1, width, dtype=torch.int32, device=device)
+    return replace(inputs, positions_BT=positions, borders_N=rows, longest=width)
 
 
 def _losses_in_front(run: Run, micro_batch: MicroBatch) -> Losses:

@@ -8,7 +8,7 @@ while it trains.
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -25,15 +26,16 @@ from schemas.layout import REFERENCE
 from services.trainer_agent.protocol import ReferenceComputed
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.dataset import Windows
-from services.trainer_agent.training.distributed import local, shard
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.methods.preference import log_probabilities
 from services.trainer_agent.training.network import build_network
 from services.trainer_agent.training.plan import StepPlan, examples_of
 from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.sharding import reads_rows
+from services.trainer_agent.training.sharding.fsdp2 import spread
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
-from services.trainer_agent.training.start import start_from, weights_dir
+from services.trainer_agent.training.start import adapter_at_the_start, load_adapter, weights_dir
 from services.trainer_agent.training.stop import StopRequest
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def read_reference(path: Path, identity: ReferenceIdentity, lengths: Mapping[str
             reference = {name: file.get_tensor(name) for name in lengths}
     except (OSError, SafetensorError) as error:
         raise BadReference(f"it cannot be read: {error}") from error
-    if text != _text_of(identity):
+    if _identity_in(text) != identity:
         raise BadReference(f"it is of {text}, expected {_text_of(identity)}")
     for name, length in lengths.items():
         array = reference[name]
@@ -101,11 +103,40 @@ def identity_of(run: Run) -> ReferenceIdentity:
         template_sha256=run.dataset.manifest.template_sha256,
         weights=run.order.recipe.kind,
         precision="float32" if run.network.compute_dtype is torch.float32 else "bfloat16",
+        quantized_sha256=run.quantized.sha256 if run.quantized else None,
     )
+
+
+@contextmanager
+def compared_on_the_base_at_hand(run: Run, indices: Sequence[int], stop: StopRequest) -> Iterator[None]:
+    """Within it these windows of the validation file are compared with the model at step 0 on the base as it computes
+    now, not as it did when the reference was computed. All ranks at once.
+    """
+    validation = run.dataset.validation
+    if not run.objective.has_reference:
+        yield
+        return
+    _require_start(run)
+    own = validation.reference
+    run.network.eval()
+    with torch.no_grad(), _adapter_at_the_start(run, run.network):
+        validation.reference = _log_probabilities(run, run.network, "validation", indices, stop)
+    try:
+        yield
+    finally:
+        validation.reference = own
 
 
 def _text_of(identity: ReferenceIdentity) -> str:
     return json.dumps(identity.model_dump(mode="json"), sort_keys=True)
+
+
+def _identity_in(text: str | None) -> ReferenceIdentity | None:
+    """Read, not compared as a text: an older file lacks what was always so before."""
+    try:
+        return ReferenceIdentity.model_validate_json(text or "")
+    except ValidationError:
+        return None
 
 
 def _windows_of(run: Run) -> Mapping[str, Windows]:
@@ -133,18 +164,14 @@ def _written(run: Run, reference: Reference) -> ReferenceComputed:
 
 
 def _computed(run: Run, stop: StopRequest) -> Reference:
-    if run.order.started_from is not None and run.order.start_dir is None:
-        message = (
-            "reference log-probabilities do not fit, and the weights that training started from are not here"
-        )
-        raise TrainingFailed(FailureClass.INFRA, message)
+    _require_start(run)
     before = rng_state(run.device)
     network = _network_at_the_start(run)
     network.eval()
     try:
         with torch.no_grad(), _adapter_at_the_start(run, network):
             return {
-                name: _log_probabilities(run, network, name, windows, stop)
+                name: _log_probabilities(run, network, name, range(len(windows)), stop)
                 for name, windows in _windows_of(run).items()
             }
     finally:
@@ -152,13 +179,24 @@ def _computed(run: Run, stop: StopRequest) -> Reference:
         set_rng_state(before, run.device)
 
 
+def _require_start(run: Run) -> None:
+    if run.order.started_from is not None and run.order.start_dir is None:
+        message = (
+            "log-probabilities at step 0 are needed, and the weights that training started from are not here"
+        )
+        raise TrainingFailed(FailureClass.INFRA, message)
+
+
 def _network_at_the_start(run: Run) -> TokenLosses:
     """The run's own where its base weights are as they were: beside an adapter they always are."""
     if run.order.recipe.kind == "adapter" or run.step == 0:
         return run.network
     log.warning("the first model is loaded beside the trained one, to compute reference log-probabilities")
-    network = build_network(run.order.recipe, weights_dir(run.order, None), run.device)
-    shard(network, run.world)
+    recipe = run.order.recipe
+    network = build_network(
+        recipe, weights_dir(run.order, None), run.device, in_rows=reads_rows(recipe, run.world)
+    )
+    spread(network, run.world, offload=recipe.sharded.offload_optimizer)
     return network
 
 
@@ -166,33 +204,33 @@ def _adapter_at_the_start(run: Run, network: TokenLosses) -> AbstractContextMana
     """Within it the adapter is the one that the order starts from, or none."""
     if run.order.recipe.kind == "full":
         return nullcontext()
-    if run.order.start_dir is not None:
-        return _started(run)
+    if (adapter := adapter_at_the_start(run.order)) is not None:
+        return _started(run, adapter)
     without: AbstractContextManager[Any] = network.model.disable_adapter()
     return without
 
 
 @contextmanager
-def _started(run: Run) -> Iterator[None]:
-    trained = {name: local(parameter).detach().clone() for name, parameter in run.parameters.items()}
-    start_from(run.order, run.parameters)
+def _started(run: Run, adapter: Path) -> Iterator[None]:
+    trained = [(live, live.clone()) for _, live in run.sharding.read_by_passes()]
+    load_adapter(adapter, run.trained, run.sharding.read_by_passes())
     try:
         yield
     finally:
-        with torch.no_grad():
-            for name, parameter in run.parameters.items():
-                local(parameter).copy_(trained[name])
+        for live, own in trained:
+            live.copy_(own)
 
 
 def _log_probabilities(
-    run: Run, network: TokenLosses, name: str, windows: Windows, stop: StopRequest
+    run: Run, network: TokenLosses, name: str, indices: Sequence[int], stop: StopRequest
 ) -> NDArray[np.float32]:
-    """Of every example; each rank computes its share."""
+    """Of every example of these windows, by its id; each rank computes its share."""
+    windows = _windows_of(run)[name]
     values = np.zeros(windows.num_examples)
     size = MICRO_BATCHES_AT_ONCE * run.order.recipe.micro_batch_size * run.world.size
-    for start in range(0, len(windows), size):
-        indices = range(start, min(start + size, len(windows)))
-        for micro_batch in run.micro_batches(StepPlan(tuple(windows[i] for i in indices)), stop):
+    for start in range(0, len(indices), size):
+        plan = StepPlan(tuple(windows[index] for index in indices[start : start + size]))
+        for micro_batch in run.micro_batches(plan, stop):
             sums = log_probabilities(network, micro_batch, run.device).tolist()
             for example, value in zip(examples_of(micro_batch), sums, strict=True):
                 values[example.id] = value

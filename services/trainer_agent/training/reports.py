@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Reports:
-    """Local rank 0 of every node reports; the end is told by whichever process of the node ends first."""
+    """Local rank 0 of every node reports; the end is reported by whichever process of the node ends first."""
 
     def __init__(self, work_dir: Path, world: World) -> None:
         self._path = work_dir / REPORTS

@@ -3,30 +3,37 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
 
 from schemas.artifacts import BundleManifest, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
 from schemas.specification import Recipe
 from services.trainer_agent.protocol import TrainingOrder
-from services.trainer_agent.training.bundle import MODEL_FILE, STATE, BundleState, RankIndex, sha256_of
-from services.trainer_agent.training.distributed import local
-from services.trainer_agent.training.environment import environment_of, is_repeatable
+from services.trainer_agent.training.bundle import STATE, BundleState, RankIndex, sha256_of
+from services.trainer_agent.training.environment import environment_of
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.plan import chain_of
+from services.trainer_agent.training.repeatable import is_repeatable
 from services.trainer_agent.training.run import Run
-from services.trainer_agent.training.snapshot import Slice, set_rng_state, slice_of, take_snapshot
-from services.trainer_agent.training.start import load_adapter
+from services.trainer_agent.training.sharding.interface import Held
+from services.trainer_agent.training.slices import Slice, copy_overlap
+from services.trainer_agent.training.snapshot import set_rng_state, take_snapshot
 from services.trainer_agent.training.step import next_loss
 
-MEMORY_ALONE = {"gradient_checkpointing", "gradient_checkpointing_auto"}
-"""Of a recipe: a job that ran out of memory continues with its activations computed again. They are the same bits,
-dropout included, so a bundle fits such an order too, and its resume is exact where the rest is equal."""
+CHOSEN: dict[str, Any] = {
+    "gradient_checkpointing": True,
+    "gradient_checkpointing_auto": True,
+    "micro_batch_size": True,
+    "micro_batch_size_auto": True,
+    "sharding": {"offload_optimizer": True, "offload_optimizer_auto": True},
+}
+"""Of a recipe: what devices choose, and what a job that ran out of memory continues with less of. The gradients that
+come of it are the same but for the order of sums, so a bundle fits such an order too."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,16 @@ def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
 
 def _numbers_of(recipe: Recipe) -> str:
     """What of the recipe decides the weights that come of it."""
-    return recipe.model_dump_json(exclude=MEMORY_ALONE)
+    return recipe.model_dump_json(exclude=CHOSEN)
 
 
 def restore(run: Run, bundle: Bundle) -> None:
-    """Weights, moments and position at any number of processes; random numbers only at the same one."""
-    if run.order.recipe.kind == "adapter":
-        load_adapter(run.parameters, bundle.directory / MODEL_FILE["adapter"])
+    """Moments and position at any number of processes; random numbers only at the same one. The weights are there."""
     _restore_moments(run, bundle)
     run.step = run.start_step = bundle.state.step
     run.consumed_sha256 = bundle.state.consumed_sha256
     run.start_valid_loss = bundle.state.start_valid_loss
+    run.validations = bundle.state.validations
     if bundle.manifest.world_size == run.world.size:
         set_rng_state(load_file(bundle.directory / f"rng/rank-{run.world.rank}.safetensors"), run.device)
     else:
@@ -102,7 +108,7 @@ def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
         exact=reason is None and environment is None,
         state_exact=reason is None,
         environment_equal=environment is None,
-        is_repeatable=is_repeatable(run.device),
+        is_repeatable=is_repeatable(run.world),
         step=state.step,
         reason=reason or environment or "equal",
         expected_batch_sha256=state.expected_batch_sha256,
@@ -113,10 +119,14 @@ def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
 
 
 def _other_circumstances(run: Run, bundle: Bundle) -> str | None:
+    before, recipe = bundle.state.recipe, run.order.recipe
     return (
         _difference("number of processes", bundle.manifest.world_size, run.world.size)
+        or _difference("copies of the weights", bundle.state.num_copies, run.num_copies)
         or _difference("number of steps", bundle.state.num_steps, run.sampler.num_steps)
         or _difference("packing", bundle.state.packed, run.layout.packed)
+        or _difference("windows per micro batch", before.micro_batch_size, recipe.micro_batch_size)
+        or _difference("offload", before.sharded.offload_optimizer, recipe.sharded.offload_optimizer)
     )
 
 
@@ -125,7 +135,7 @@ def _other_environment(run: Run, bundle: Bundle) -> str | None:
     expected = bundle.state.environment
     if not expected:
         return "environment: the bundle was written before it was recorded"
-    own = environment_of(run.device)
+    own = environment_of(run.device, run.order.recipe.sharded.library)
     names = sorted(expected.keys() | own.keys())
     differences = [_difference(name, expected.get(name), own.get(name)) for name in names]
     first = next((difference for difference in differences if difference), "")
@@ -139,11 +149,11 @@ def _chain_from_the_start(run: Run) -> str:
 
 def _other_state(run: Run, bundle: Bundle) -> str | None:
     """Compares every bit of weights, moments and random numbers, as they now are, with the writing run's;
-    each rank with the one of its number, where there are as many.
+    each rank with the one of its number, where there are as many that hold as much.
     """
-    if bundle.manifest.world_size != run.world.size:
+    if (bundle.manifest.world_size, bundle.state.num_copies) != (run.world.size, run.num_copies):
         return None
-    own_sha256 = take_snapshot(run.parameters, run.optimizer, run.world).sha256
+    own_sha256 = take_snapshot(run.sharding, run.world).sha256
     pairs = zip(bundle.indices, run.world.gathered(own_sha256), strict=True)
     differences = (
         _difference(f"state of rank {index.rank}", index.state_sha256, sha) for index, sha in pairs
@@ -157,30 +167,21 @@ def _difference(name: str, expected: object, actual: object) -> str | None:
 
 def _restore_moments(run: Run, bundle: Bundle) -> None:
     updates = 0
-    targets = {name: slice_of(name, parameter) for name, parameter in run.parameters.items()}
+    held = {each.slice.tensor: each for each in run.sharding.held()}
     for index in bundle.indices:
         updates = index.updates
         with torch.no_grad(), safe_open(bundle.directory / index.file, framework="pt") as file:
             for source in index.slices:
-                for name, live in run.optimizer.state_of(run.parameters[source.tensor]).items():
-                    stored = file.get_tensor(f"{source.tensor}.{name}")
-                    if tuple(stored.shape) == source.shape:
-                        _copy_overlap(stored, source, local(live), targets[source.tensor])
-                    else:
-                        # Scales and maps of moments of 8 bits, which are not sharded.
-                        live.copy_(stored)
-    run.optimizer.set_step(updates)
+                if source.tensor in held:
+                    _restore_slice(file, source, held[source.tensor])
+    run.sharding.set_step(updates)
 
 
-def _copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> None:
-    """Copy what two blocks of one tensor have in common."""
-    first = [max(a, b) for a, b in zip(source.offsets, here.offsets, strict=True)]
-    ends = zip(source.offsets, source.shape, here.offsets, here.shape, strict=True)
-    last = [min(a + n, b + m) for a, n, b, m in ends]
-    if any(a >= b for a, b in zip(first, last, strict=True)):
-        return
-    target[_block(first, last, here)] = stored[_block(first, last, source)].to(target.device)
-
-
-def _block(first: list[int], last: list[int], within: Slice) -> tuple[slice, ...]:
-    return tuple(slice(a - o, b - o) for a, b, o in zip(first, last, within.offsets, strict=True))
+def _restore_slice(file: Any, source: Slice, target: Held) -> None:
+    for name, live in target.moments.items():
+        stored = file.get_tensor(f"{source.tensor}.{name}")
+        if tuple(stored.shape) == source.shape:
+            copy_overlap(stored, source, live, target.slice)
+        else:
+            # Scales and maps of moments of 8 bits, which are not sharded.
+            live.copy_(stored)

@@ -5,21 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from services.trainer_agent.protocol import TrainingOrder
+from schemas.training import BundleMetrics
+from services.trainer_agent.protocol import Best, TrainingOrder
 from services.trainer_agent.training.dataset import Dataset
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.methods import OBJECTIVES
 from services.trainer_agent.training.methods.objective import Objective
-from services.trainer_agent.training.optimizer import Optimizer
 from services.trainer_agent.training.plan import Layout, MicroBatch, StepPlan
 from services.trainer_agent.training.quantized import QuantizedBase
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import Schedule
+from services.trainer_agent.training.sharding.interface import Sharding
+from services.trainer_agent.training.start import Shapes
 from services.trainer_agent.training.stop import StopHeard, StopRequest
+from services.trainer_agent.training.utilisation import Meter
+from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations
 
 
 @dataclass
@@ -33,13 +36,16 @@ class Run:
     schedule: Schedule
     layout: Layout
     network: TokenLosses
-    parameters: dict[str, nn.Parameter]
-    """Those that are trained, by their name in the model file."""
-    optimizer: Optimizer
+    trained: Shapes
+    """Of the weights that are trained."""
+    sharding: Sharding
+    num_copies: int
+    """Of the trained weights, among all processes."""
     quantized: QuantizedBase | None
     """None where the base's layers are plain."""
     num_parameters: int
     """Of the whole model, adapter included."""
+    meter: Meter
     start_step: int = 0
     step: int = 0
     """Optimizer steps completed."""
@@ -47,12 +53,53 @@ class Run:
     last_loss: float | None = None
     start_valid_loss: float | None = None
     """Of the whole validation file, before the first step of the first attempt."""
+    validations: Validations = NO_VALIDATIONS
+    measured: BundleMetrics | None = None
+    """By this process's newest validation at a given step."""
+    estimated_memory_bytes: int = 0
+    """Of this process's device, at the peak of a step."""
     num_matmul_parameters: int = 0
     peak_flops: float | None = None
 
     @property
     def is_complete(self) -> bool:
-        return self.step >= self.sampler.num_steps
+        """Whether no step follows."""
+        return self.step >= self.sampler.num_steps or self.validations.ends(self.order.recipe.early_stopping)
+
+    @property
+    def validation_is_due(self) -> bool:
+        """By the step alone, so that all processes know, and a resumed run does what an uninterrupted one does."""
+        recipe = self.order.recipe
+        every = recipe.eval_every_steps or self.sampler.steps_per_epoch
+        return recipe.has_validations and self.validations.is_due(
+            self.step, every=every, num_steps=self.sampler.num_steps
+        )
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_complete and not self.validation_is_due
+
+    @property
+    def measured_here(self) -> BundleMetrics | None:
+        """At this step, where the recipe says at which to measure; None: then it is measured with each bundle."""
+        if not self.order.recipe.has_validations:
+            return None
+        if self.measured is not None and self.validations.step == self.step:
+            return self.measured
+        return BundleMetrics(train_loss=self.last_loss)
+
+    @property
+    def best(self) -> Best | None:
+        """So far, where the recipe asks for the best checkpoint."""
+        step, loss = self.validations.best_step, self.validations.best_loss
+        if not self.order.recipe.load_best_model_at_end or step is None or loss is None:
+            return None
+        return Best(step=step, valid_loss=loss)
+
+    @property
+    def why_early(self) -> str:
+        """Empty where every step is done, or some are left."""
+        return self.validations.reason(self.order.recipe.early_stopping, num_steps=self.sampler.num_steps)
 
     @property
     def objective(self) -> Objective:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from schemas.artifacts import FileEntry
 from schemas.training import BundleMetrics
-from services.trainer_agent.protocol import BundleKind, Saved, bundle_dir
+from services.trainer_agent.protocol import Best, BundleKind, Saved, bundle_dir
 from services.trainer_agent.training.bundle import (
     BundleState,
     ModelFiles,
@@ -20,7 +20,7 @@ from services.trainer_agent.training.bundle import (
 )
 from services.trainer_agent.training.environment import environment_of
 from services.trainer_agent.training.run import Run
-from services.trainer_agent.training.snapshot import Snapshot, take_snapshot
+from services.trainer_agent.training.snapshot import NOTHING, Snapshot, take_snapshot
 from services.trainer_agent.training.step import next_loss
 from shared.failpoints import failpoint
 
@@ -32,6 +32,7 @@ class _InFlight:
     step: int
     kind: BundleKind
     metrics: BundleMetrics
+    best: Best | None
     entries: Future[list[FileEntry]]
 
 
@@ -42,8 +43,16 @@ class Saver:
         self._run = run
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bundle")
         self._in_flight: _InFlight | None = None
+        self._snapshot = NOTHING
         self._last_step = run.step
         self._last_time = time.monotonic()
+        self._best_step = run.validations.best_step
+
+    @property
+    def lacks_best(self) -> bool:
+        """Whether the recipe asks for the best step, and this one is it since a moment ago: alike on all ranks."""
+        best = self._run.best
+        return best is not None and best.step != self._best_step
 
     @property
     def is_due(self) -> bool:
@@ -68,11 +77,13 @@ class Saver:
         assert not self.is_busy, "one bundle at a time"
         run = self._run
         state = _state_of(run)
-        snapshot = take_snapshot(run.parameters, run.optimizer, run.world)
+        self._snapshot = snapshot = take_snapshot(run.sharding, run.world, memory_of=self._snapshot)
         failpoint("trainer.save.begin")
         self._last_step, self._last_time = run.step, time.monotonic()
+        self._best_step = run.validations.best_step
         entries = self._writer.submit(_write, run, snapshot, state)
-        self._in_flight = _InFlight(run.step, kind, BundleMetrics(train_loss=run.last_loss), entries)
+        metrics = BundleMetrics(train_loss=run.last_loss)
+        self._in_flight = _InFlight(run.step, kind, metrics, run.best, entries)
 
     def begin_last(self, kind: BundleKind) -> None:
         """The state as it stands: where it is being written already, that bundle becomes the last one."""
@@ -109,6 +120,7 @@ class Saver:
                 parts=tuple(entry for rank in run.world.node_ranks for entry in by_rank[rank]),
                 all_parts=tuple(e for entries in by_rank for e in entries) if run.world.rank == 0 else (),
                 metrics=bundle.metrics,
+                best=bundle.best,
             )
         )
 
@@ -126,15 +138,19 @@ def _state_of(run: Run) -> BundleState:
         expected_batch_sha256=None if run.is_complete else run.next_plan().batch_sha256,
         expected_loss=None if run.is_complete else next_loss(run),
         start_valid_loss=run.start_valid_loss,
+        validations=run.validations,
         quantized_sha256=run.quantized.sha256 if run.quantized else None,
+        num_copies=run.num_copies,
         num_threads=torch.get_num_threads(),
-        environment=environment_of(run.device),
+        environment=environment_of(run.device, run.order.recipe.sharded.library),
     )
 
 
 def _write(run: Run, snapshot: Snapshot, state: BundleState) -> list[FileEntry]:
     directory = bundle_dir(run.work_dir, state.step)
-    entries = write_rank_files(snapshot, directory, rank=run.world.rank, updates=state.step)
+    entries = write_rank_files(
+        snapshot, directory, rank=run.world.rank, updates=state.step, is_copy=run.sharding.is_copy
+    )
     if run.world.rank == 0:
         entries += write_shared_files(snapshot, directory, state=state, files=_files_beside(run))
     return entries

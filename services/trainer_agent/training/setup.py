@@ -1,6 +1,7 @@
 """From an order to a run that is ready for its first step."""
 
-import os
+import logging
+import math
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,24 +11,26 @@ from schemas.base import FailureClass
 from schemas.specification import Recipe
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.trainer_agent.protocol import PreflightDone, ResumeChecked, Started, TrainingOrder
+from services.trainer_agent.training.attention import WITH_BORDERS
 from services.trainer_agent.training.dataset import Dataset, load_dataset
 from services.trainer_agent.training.device import check_device
-from services.trainer_agent.training.distributed import World, shard
+from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
-from services.trainer_agent.training.memory import recomputes
-from services.trainer_agent.training.network import build_network, num_matmul_parameters, tables, trainable
-from services.trainer_agent.training.optimizer import Optimizer
+from services.trainer_agent.training.memory import estimated_bytes, fitted, has_all_by_node
+from services.trainer_agent.training.network import build_network, num_matmul_parameters, trainable
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.quantized import num_values, quantized_base
 from services.trainer_agent.training.reference import give_reference
+from services.trainer_agent.training.repeatable import allow_what_the_model_needs, make_repeatable
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.resume import Bundle, certify, open_bundle, restore
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import schedule_of
-from services.trainer_agent.training.start import start_from, weights_dir
+from services.trainer_agent.training.sharding import reads_rows, shard
+from services.trainer_agent.training.start import load_weights, shapes_of, weights_dir
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.throughput import (
     device_memory_bytes,
@@ -35,6 +38,9 @@ from services.trainer_agent.training.throughput import (
     memory_bytes,
     peak_flops,
 )
+from services.trainer_agent.training.utilisation import meter_of
+
+log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -44,7 +50,7 @@ def prepare(
     _check_world(order, world)
     check_device(world)
     bundle = open_bundle(order.resume_dir, order) if order.resume_dir is not None else None
-    _make_arithmetic_repeatable(world, bundle)
+    make_repeatable(world, bundle.state.num_threads if bundle else None)
     dataset = load_dataset(
         order.dataset_dir,
         version=order.dataset_version,
@@ -52,16 +58,25 @@ def prepare(
         method=order.recipe.method,
     )
     network = build_network(
-        order.recipe, weights_dir(order, bundle.directory if bundle else None), world.device
+        order.recipe,
+        weights_dir(order, bundle.directory if bundle else None),
+        world.device,
+        in_rows=reads_rows(order.recipe, world),
     )
-    if recomputes(network, order, world, max_seq_length=dataset.manifest.max_seq_length):
+    order = fitted(
+        network,
+        order,
+        world,
+        max_seq_length=dataset.manifest.max_seq_length,
+        before=bundle.state.recipe if bundle else None,
+    )
+    if order.recipe.gradient_checkpointing:
         network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})
     _check_vocabulary(dataset, network)
+    load_weights(order, bundle.directory if bundle else None, network)
     run = _assemble(order, work_dir, world, reports, dataset, network)
     if bundle is not None:
         restore(run, bundle)
-    else:
-        start_from(order, run.parameters)
     _report_start(run)
     _choose_layout(run)
     return run, bundle
@@ -74,6 +89,7 @@ def compare(run: Run, bundle: Bundle | None, stop: StopRequest) -> None:
     """
     with suppress(StopHeard):
         give_reference(run, stop)
+        allow_what_the_model_needs(run)
         if bundle is not None:
             run.reports.send(ResumeChecked(certificate=certify(run, bundle)))
 
@@ -87,9 +103,13 @@ def _assemble(
     network: TokenLosses,
 ) -> Run:
     matmul_parameters, all_parameters = num_matmul_parameters(network), num_values(network)
+    estimated = estimated_bytes(network, order, max_seq_length=dataset.manifest.max_seq_length)
     quantized = quantized_base(network.causal_lm, order.base_dir)
-    shard(network, world)
-    parameters = trainable(network)
+    trained = shapes_of(trainable(network))
+    by_node = has_all_by_node(network, order, world, max_seq_length=dataset.manifest.max_seq_length)
+    if by_node:
+        log.info("each of %d nodes has a copy of the weights, spread over its devices", order.nodes)
+    sharding = shard(network, order.recipe, world, by_node=by_node)
     sampler = _sampler_of(order.recipe, len(dataset.training))
     # Each rank draws its own dropout; a bundle carries every rank's state.
     torch.manual_seed(order.recipe.seed + world.rank)
@@ -103,10 +123,13 @@ def _assemble(
         schedule=schedule_of(order.recipe, sampler.num_steps),
         layout=Layout(order.recipe.packing, order.recipe.micro_batch_size, dataset.manifest.max_seq_length),
         network=network,
-        parameters=parameters,
-        optimizer=Optimizer.of(parameters, order.recipe, tables(network)),
+        trained=trained,
+        sharding=sharding,
+        num_copies=order.nodes if by_node else 1,
         quantized=quantized,
         num_parameters=all_parameters,
+        meter=meter_of(world.device),
+        estimated_memory_bytes=estimated,
         num_matmul_parameters=matmul_parameters,
         peak_flops=peak_flops(world.device),
     )
@@ -132,19 +155,6 @@ def _check_vocabulary(dataset: Dataset, network: TokenLosses) -> None:
         raise TrainingFailed(FailureClass.USER, message)
 
 
-def _make_arithmetic_repeatable(world: World, bundle: Bundle | None) -> None:
-    if world.device.type == "cuda":
-        return
-    num_threads = torch.get_num_threads()
-    # More threads than cores would make the run many times slower; the certificate then says so instead.
-    if bundle is not None and bundle.state.num_threads <= (os.cpu_count() or 1):
-        num_threads = bundle.state.num_threads
-    # Also where the number stays: until it is set, MKL chooses its own per product and sums in another order.
-    torch.set_num_threads(num_threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
 def _report_start(run: Run) -> None:
     run.reports.send(
         Started(
@@ -157,6 +167,12 @@ def _report_start(run: Run) -> None:
 
 def _choose_layout(run: Run) -> None:
     verdict, distances = check_packing(run)
+    if verdict is PackingVerdict.REFUSED and run.network.attention in WITH_BORDERS:
+        log.warning(
+            "attention %s does not keep packed examples apart: a mask takes its place", run.network.attention
+        )
+        run.network.use_masks()
+        verdict, distances = check_packing(run)
     run.reports.send(PreflightDone(preparation=_preparation(run, verdict, distances)))
     if verdict is PackingVerdict.REFUSED:
         run.layout = Layout(False, run.layout.micro_batch_size, run.layout.max_seq_length)
@@ -169,12 +185,15 @@ def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances 
         world_size=run.world.size,
         precision="float32" if run.network.compute_dtype is torch.float32 else "bfloat16",
         num_parameters=run.num_parameters,
-        num_trainable=sum(p.numel() for p in run.parameters.values()),
+        num_trainable=sum(math.prod(shape) for shape in run.trained.values()),
         batch_size=run.sampler.batch_size,
         micro_batch_size=recipe.micro_batch_size,
+        attention=run.network.attention,
         gradient_checkpointing=run.network.causal_lm.is_gradient_checkpointing,
+        offload_optimizer=recipe.sharded.offload_optimizer,
         packing=verdict,
         distances=distances,
         memory_bytes=memory_bytes(run.device),
+        estimated_memory_bytes=run.estimated_memory_bytes,
         device_memory_bytes=device_memory_bytes(run.device),
     )

@@ -5,21 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch import Tensor
 
-from schemas.base import Value
-from services.trainer_agent.training.distributed import World, local, whole
-from services.trainer_agent.training.optimizer import Optimizer
-
-
-class Slice(Value):
-    """A block of a tensor: where it begins and how far it reaches in each dimension."""
-
-    tensor: str
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
+from services.trainer_agent.training.distributed import World
+from services.trainer_agent.training.sharding.interface import Sharding
+from services.trainer_agent.training.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -45,30 +35,27 @@ class Snapshot:
         return digest.hexdigest()
 
 
-def take_snapshot(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer, world: World) -> Snapshot:
-    """All ranks at once: sharded weights are gathered."""
-    weights = {name: _copy(local(parameter)) for name, parameter in parameters.items()}
+NOTHING = Snapshot(model={}, slices=(), weights={}, moments={}, rng={})
+
+
+def take_snapshot(sharding: Sharding, world: World, *, memory_of: Snapshot = NOTHING) -> Snapshot:
+    """All ranks at once: sharded weights are gathered.
+
+    The copies lie in the memory of an earlier snapshot that nobody reads any more, where one is given: fresh memory
+    takes longer to get than to fill.
+    """
+    held = tuple(sharding.held())
+    weights = {
+        each.slice.tensor: _copy(each.weight, memory_of.weights.get(each.slice.tensor)) for each in held
+    }
+    moments = {f"{each.slice.tensor}.{name}": each.moments[name] for each in held for name in each.moments}
     return Snapshot(
-        model=dict(_whole_weights(parameters, weights, world)),
-        slices=tuple(slice_of(name, parameter) for name, parameter in parameters.items()),
+        model=dict(_whole_weights(sharding, weights, world, memory_of.model)),
+        slices=tuple(each.slice for each in held),
         weights=weights,
-        moments={
-            f"{name}.{part}": _copy(local(value))
-            for name, parameter in parameters.items()
-            for part, value in optimizer.state_of(parameter).items()
-        },
+        moments={name: _copy(moment, memory_of.moments.get(name)) for name, moment in moments.items()},
         rng=rng_state(world.device),
     )
-
-
-def slice_of(name: str, tensor: Tensor) -> Slice:
-    """The block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
-    if not isinstance(tensor, DTensor):
-        return Slice(tensor=name, offsets=(0,) * tensor.ndim, shape=tuple(tensor.shape))
-    shape, offsets = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    return Slice(tensor=name, offsets=tuple(offsets), shape=tuple(shape))
 
 
 def rng_state(device: torch.device) -> dict[str, Tensor]:
@@ -85,17 +72,18 @@ def set_rng_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 
 def _whole_weights(
-    parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor], world: World
+    sharding: Sharding, weights: Mapping[str, Tensor], world: World, old: Mapping[str, Tensor]
 ) -> Iterable[tuple[str, Tensor]]:
-    for name, parameter in parameters.items():
-        tensor = whole(parameter.detach())
+    for name, tensor in sharding.whole_weights():
         if world.rank == 0:
-            yield name, weights[name] if world.size == 1 else _copy(tensor)
+            yield name, weights[name].view(tensor.shape) if world.size == 1 else _copy(tensor, old.get(name))
 
 
-def _copy(tensor: Tensor) -> Tensor:
+def _copy(tensor: Tensor, old: Tensor | None) -> Tensor:
     """A contiguous copy in host memory that later updates do not reach."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
+    if old is None or (old.shape, old.dtype) != (tensor.shape, tensor.dtype):
+        return tensor.detach().to("cpu", copy=True).contiguous()
+    return old.copy_(tensor.detach())
 
 
 def _bytes(tensor: Tensor) -> memoryview:

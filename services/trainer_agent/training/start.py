@@ -1,18 +1,22 @@
 """The weights that a run begins with: the base model's, those that an earlier job trained, or a bundle's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import Tensor
 
 from schemas.base import FailureClass
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.bundle import MODEL_FILE
-from services.trainer_agent.training.distributed import local
 from services.trainer_agent.training.failures import TrainingFailed
-from services.trainer_agent.training.snapshot import slice_of
+from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.network import trainable
+from services.trainer_agent.training.slices import Slice, read_slice, whole_slice
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of whole tensors, by their name in the model file."""
 
 
 def weights_dir(order: TrainingOrder, bundle_dir: Path | None) -> Path:
@@ -24,27 +28,41 @@ def weights_dir(order: TrainingOrder, bundle_dir: Path | None) -> Path:
     return order.start_dir or order.base_dir
 
 
-def start_from(order: TrainingOrder, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Step 0 begins with the adapter that the order names, if it names one; a full model was loaded by now."""
-    if order.start_dir is not None and order.recipe.kind == "adapter":
-        load_adapter(parameters, order.start_dir / Path(MODEL_FILE["adapter"]).name)
+def load_weights(order: TrainingOrder, bundle_dir: Path | None, network: TokenLosses) -> None:
+    """Into an adapter that is not sharded yet: the bundle's, or the one that the order starts from, or as it is made.
+    A full model is loaded from its files.
+    """
+    if order.recipe.kind != "adapter":
+        return
+    path = bundle_dir / MODEL_FILE["adapter"] if bundle_dir is not None else adapter_at_the_start(order)
+    if path is not None:
+        parameters = trainable(network)
+        blocks = ((whole_slice(name, parameter), parameter) for name, parameter in parameters.items())
+        load_adapter(path, shapes_of(parameters), blocks)
 
 
-def load_adapter(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
-    """Each rank reads its own slices. Raises: TrainingFailed(internal) where the file is of another adapter."""
+def adapter_at_the_start(order: TrainingOrder) -> Path | None:
+    """Step 0 begins with the adapter that the order names, if it names one."""
+    return None if order.start_dir is None else order.start_dir / Path(MODEL_FILE["adapter"]).name
+
+
+def load_adapter(path: Path, shapes: Shapes, blocks: Iterable[tuple[Slice, Tensor]]) -> None:
+    """Read each block. `shapes` are of the whole tensors, by name.
+
+    Raises: TrainingFailed(internal) where the file is of another adapter.
+    """
     with torch.no_grad(), safe_open(path, framework="pt") as file:
         names: list[str] = file.keys()
-        _require_same_tensors({name: tuple(file.get_slice(name).get_shape()) for name in names}, parameters)
-        for name, parameter in parameters.items():
-            here = slice_of(name, parameter)
-            block = tuple(slice(o, o + n) for o, n in zip(here.offsets, here.shape, strict=True))
-            local(parameter).copy_(file.get_slice(name)[block])
+        _require_same_tensors({name: tuple(file.get_slice(name).get_shape()) for name in names}, shapes)
+        for here, live in blocks:
+            live.copy_(read_slice(file, here))
 
 
-def _require_same_tensors(
-    shapes: Mapping[str, tuple[int, ...]], parameters: Mapping[str, nn.Parameter]
-) -> None:
-    expected = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+def shapes_of(parameters: Mapping[str, Tensor]) -> Shapes:
+    return {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+
+
+def _require_same_tensors(shapes: Shapes, expected: Shapes) -> None:
     for name in sorted(shapes.keys() | expected.keys()):
         if shapes.get(name) != expected.get(name):
             message = (

@@ -8,13 +8,11 @@ from operator import add
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from schemas.base import FailureClass
 from services.trainer_agent.protocol import Stepped
-from services.trainer_agent.training.distributed import whole
 from services.trainer_agent.training.failures import TrainingFailed
-from services.trainer_agent.training.plan import StepPlan, chain
+from services.trainer_agent.training.plan import MicroBatch, StepPlan, chain, examples_of
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
 from services.trainer_agent.training.stop import StopHeard, StopRequest
@@ -49,7 +47,7 @@ def take_step(run: Run, stop: StopRequest) -> Stepped | None:
         _drop_gradient(run, before)
         return None
     rate = run.schedule.rate(run.step)
-    run.optimizer.step(rate)
+    run.sharding.step(rate)
     run.step += 1
     run.consumed_sha256 = chain(run.consumed_sha256, plan.batch_sha256)
     run.last_loss = gradient.loss
@@ -63,6 +61,7 @@ def take_step(run: Run, stop: StopRequest) -> Stepped | None:
         tokens_per_second=tokens_per_second,
         mfu=model_flops_utilisation(run, tokens_per_second),
         memory_bytes=memory_bytes(run.device),
+        device_utilization=run.meter.read(),
         epoch=run.sampler.epochs_after(run.step),
         **gradient.numbers,
     )
@@ -104,20 +103,47 @@ def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
 
 def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
     """Weights and moments change only when the optimizer steps; what else a step changes is taken back."""
-    run.optimizer.drop_gradients()
+    run.sharding.drop_gradients()
     set_rng_state(rng, run.device)
 
 
 def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     objective = run.objective
     num_terms = max(1, objective.num_terms(plan.windows))
-    sums = [0.0] * (1 + len(objective.numbers))
-    for micro_batch in run.micro_batches(plan, stop):
-        terms = objective.terms(run.network, micro_batch, run.device)
+    sums, router_sum = [0.0] * (1 + len(objective.numbers)), 0.0
+    last = len(run.share_of(plan)) - 1
+    for place, micro_batch in enumerate(run.micro_batches(plan, stop)):
+        terms = objective.terms(run.sharding.training_network, micro_batch, run.device)
         # Sharding takes the mean of all ranks' gradients; the sum is wanted.
-        (terms.losses.sum() * (run.world.size / num_terms)).backward()  # type: ignore[no-untyped-call]
+        loss = terms.losses.sum() * (run.world.size / num_terms)
+        router = _router_term(run, micro_batch, plan)
+        if router is not None:
+            loss = loss + router.in_loss * run.world.size
+            router_sum += router.value
+        run.sharding.backward(loss, is_last=place == last)
         sums = list(map(add, sums, terms.sums))
         failpoint("trainer.microbatch.end")
-    norm = clip_grad_norm_(run.parameters.values(), run.order.recipe.max_grad_norm)
-    loss, numbers = objective.means(run.world.total(sums), num_terms)
-    return Gradient(loss=loss, norm=float(whole(norm)), numbers=numbers)
+    norm = run.sharding.clip_gradients()
+    *sums, router_sum = run.world.total([*sums, router_sum])
+    loss_of_step, numbers = objective.means(sums, num_terms)
+    if run.network.balance is not None:
+        numbers["router_loss"] = router_sum
+    return Gradient(loss=loss_of_step, norm=norm, numbers=numbers)
+
+
+@dataclass(frozen=True)
+class RouterTerm:
+    """What a micro batch adds to the step's router loss, which is the mean over all tokens' micro batches."""
+
+    value: float
+    in_loss: Tensor
+    """Times the coefficient, with its gradient."""
+
+
+def _router_term(run: Run, micro_batch: MicroBatch, plan: StepPlan) -> RouterTerm | None:
+    loss = run.network.take_router_loss()
+    num_tokens = sum(len(example.tokens) for example in examples_of(micro_batch))
+    if loss is None or run.network.balance is None or num_tokens == 0:
+        return None
+    share = num_tokens / plan.num_tokens
+    return RouterTerm(float(loss.detach()) * share, loss * (share * run.network.balance.coefficient))

@@ -1,8 +1,9 @@
 """Micro batches as tensors."""
 
 # ruff: noqa: N815 shapes are part of tensors' names
-# B = rows, T = tokens of the longest row, K = loss positions of the micro batch
+# B = rows, T = tokens of the longest row, K = loss positions of the micro batch, N = examples and paddings, plus one
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -14,8 +15,15 @@ from services.trainer_agent.training.plan import MicroBatch
 class Inputs:
     tokens_BT: Tensor
     positions_BT: Tensor
-    """Restart at 0 with every example, and with the padding behind the last one: attention reads the borders
-    of the examples from them alone."""
+    """Restart at 0 with every example, and with the padding behind the last one: attention with a mask reads the
+    borders of the examples from them alone."""
+    is_token_BT: Tensor
+    """bool: False where a row is padded behind its last example."""
+    borders_N: Tensor
+    """int32: where each example or padding begins among the B * T tokens, and their number. For attention without
+    a mask."""
+    longest: int
+    """Tokens between two borders."""
     sources_K: Tensor
     """Indices into the B * T positions whose hidden state predicts a target."""
     targets_K: Tensor
@@ -27,7 +35,8 @@ def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
     height = len(micro_batch) or 1
     tokens = torch.zeros(height, width, dtype=torch.int64)
     positions = torch.arange(width).repeat(height, 1)
-    sources, targets = [], []
+    is_token = torch.zeros(height, width, dtype=torch.bool)
+    sources, targets, borders = [], [], [0]
     for row_number, row in enumerate(micro_batch):
         start = 0
         for example in row:
@@ -37,10 +46,20 @@ def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
             positions[row_number, start:] = torch.arange(width - start)
             sources.append(row_number * width + start + places - 1)
             targets.append(tokens[row_number, start + places])
+            borders.append(row_number * width + end)
             start = end
         positions[row_number, start:] = torch.arange(width - start)
+        is_token[row_number, :start] = True
+        borders.append((row_number + 1) * width)
+    borders = sorted({*borders, height * width})
     return Inputs(
-        tokens.to(device), positions.to(device), _joined(sources).to(device), _joined(targets).to(device)
+        tokens_BT=tokens.to(device),
+        positions_BT=positions.to(device),
+        is_token_BT=is_token.to(device),
+        borders_N=torch.tensor(borders, dtype=torch.int32, device=device),
+        longest=max(end - start for start, end in pairwise(borders)),
+        sources_K=_joined(sources).to(device),
+        targets_K=_joined(targets).to(device),
     )
 
 

@@ -9,7 +9,7 @@ from schemas.specification import Weights
 from services.trainer_agent.training.run import Run
 
 # Dense bf16 operations per second, from the makers' data sheets; names as CUDA gives them, without the maker's.
-# Of a product that is not here no share of a peak is told: A10 and A10G, H100 and its PCIe form differ by a third.
+# Of a product that is not here no share is reported: A10 and A10G, H100 and its PCIe form differ by a third.
 PEAK_FLOPS = {
     "H200": 989e12,
     "H100 80GB HBM3": 989e12,

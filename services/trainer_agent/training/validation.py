@@ -2,58 +2,93 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from operator import add
 
 import torch
 
+from schemas.base import FailureClass
 from schemas.training import BundleMetrics
-from services.trainer_agent.training.dataset import Window
+from services.trainer_agent.protocol import Validated
+from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.plan import StepPlan
 from services.trainer_agent.training.quantized import as_served
+from services.trainer_agent.training.reference import compared_on_the_base_at_hand
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from shared.failpoints import failpoint
 
 MOST_WINDOWS = 16
-"""Looked at for a periodic bundle; the final one looks at all."""
+"""Looked at for a periodic bundle, unless the recipe names the steps at which all are; the final one looks at all."""
+
+
+def validate(run: Run, stop: StopRequest) -> bool:
+    """At a step that the recipe names: measure, remember, report. False where a stop is heard meanwhile: nothing is
+    remembered then, and whoever continues from here measures again.
+
+    Raises: TrainingFailed(user) where there is nothing to measure on.
+    """
+    if not len(run.dataset.validation):
+        message = "the dataset has no validation rows, and the recipe goes by the loss on them"
+        raise TrainingFailed(FailureClass.USER, message)
+    metrics = metrics_now(run, stop, full=True)
+    if metrics.full_valid_loss is None:
+        return False
+    early_stopping = run.order.recipe.early_stopping
+    run.validations = run.validations.after(run.step, metrics.full_valid_loss, early_stopping)
+    if run.is_complete:
+        metrics = metrics.model_copy(update=_on_the_served_base(run, stop))
+    run.measured = metrics
+    run.reports.send(Validated(step=run.step, metrics=metrics, is_last=run.is_complete))
+    failpoint("trainer.validation.end")
+    return True
+
+
+def metrics_at_end(run: Run, stop: StopRequest) -> BundleMetrics:
+    metrics = metrics_now(run, stop, full=True)
+    if metrics.full_valid_loss is None:
+        return metrics
+    return metrics.model_copy(update=_on_the_served_base(run, stop))
 
 
 def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
     """Without a validation loss where there is nothing to validate on, or a stop is heard meanwhile."""
     metrics = BundleMetrics(train_loss=run.last_loss)
-    windows = run.dataset.validation
-    if not len(windows):
+    num_windows = len(run.dataset.validation)
+    if not num_windows:
         return metrics
-    chosen = [windows[index] for index in _spread(len(windows), len(windows) if full else MOST_WINDOWS)]
+    some = _spread(num_windows, MOST_WINDOWS)
+    others = sorted(set(range(num_windows)) - set(some)) if full else []
     try:
-        loss, numbers = _means(run, chosen, stop)
+        sums = _sums(run, some, stop)
+        all_sums = sums + _sums(run, others, stop) if others else sums
     except StopHeard:
         return metrics
     finally:
         run.network.train()
+    loss, _ = sums.means(run)
+    full_loss, numbers = all_sums.means(run)
     measured = {name: value for name, value in numbers.items() if name in BundleMetrics.model_fields}
-    if not full:
-        return metrics.model_copy(update={"valid_loss": loss, **measured})
-    others = _perplexities(run, loss) | _on_both_bases(run, stop) | measured
-    return metrics.model_copy(update={"full_valid_loss": loss, **others})
+    if full:
+        measured |= {"full_valid_loss": full_loss} | _perplexities(run, full_loss)
+    return metrics.model_copy(update={"valid_loss": loss, **measured})
 
 
-def _on_both_bases(run: Run, stop: StopRequest) -> dict[str, float]:
-    """Of a run on a quantised base: some windows on it, and on the base as it is served."""
+def _on_the_served_base(run: Run, stop: StopRequest) -> dict[str, float]:
+    """Of a run on a quantised base: the loss on some windows on the base as it is served."""
     if run.quantized is None:
         return {}
-    windows = run.dataset.validation
-    some = [windows[index] for index in _spread(len(windows), MOST_WINDOWS)]
+    some = _spread(len(run.dataset.validation), MOST_WINDOWS)
+    served_base = as_served(run.network.causal_lm, run.quantized)
     try:
-        quantized, _ = _means(run, some, stop)
-        with as_served(run.network.causal_lm, run.quantized):
-            served, _ = _means(run, some, stop)
+        with served_base, compared_on_the_base_at_hand(run, some, stop):
+            served, _ = _sums(run, some, stop).means(run)
     except StopHeard:
         return {}
     finally:
         run.network.train()
-    return {"valid_loss": quantized, "served_valid_loss": served}
+    return {"served_valid_loss": served}
 
 
 def _perplexities(run: Run, loss: float) -> dict[str, float]:
@@ -72,13 +107,26 @@ def _spread(length: int, most: int) -> Sequence[int]:
     return range(0, length, -(-length // most))
 
 
-def _means(run: Run, windows: Sequence[Window], stop: StopRequest) -> tuple[float, dict[str, float]]:
-    """Of the loss, and of what else the method measures."""
-    objective = run.objective
+@dataclass(frozen=True)
+class _Sums:
+    """Over windows: of the losses, and of what else the method measures."""
+
+    sums: tuple[float, ...]
+    num_terms: int
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        return _Sums(tuple(map(add, self.sums, other.sums)), self.num_terms + other.num_terms)
+
+    def means(self, run: Run) -> tuple[float, dict[str, float]]:
+        return run.objective.means(list(self.sums), self.num_terms)
+
+
+def _sums(run: Run, indices: Iterable[int], stop: StopRequest) -> _Sums:
+    objective, windows = run.objective, tuple(run.dataset.validation[index] for index in indices)
     sums = [0.0] * (1 + len(objective.numbers))
     run.network.eval()
     with torch.no_grad():
-        for micro_batch in run.micro_batches(StepPlan(tuple(windows)), stop):
+        for micro_batch in run.micro_batches(StepPlan(windows), stop):
             sums = list(map(add, sums, objective.terms(run.network, micro_batch, run.device).sums))
             failpoint("trainer.validation.microbatch")
-    return objective.means(run.world.total(sums), objective.num_terms(windows))
+    return _Sums(tuple(run.world.total(sums)), objective.num_terms(windows))

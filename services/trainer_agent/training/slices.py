@@ -1,0 +1,59 @@
+"""Which part of a tensor a rank holds, and what two such parts have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from schemas.base import Value
+
+
+class Slice(Value):
+    """A block of a tensor: where it begins and how far it reaches in each dimension. With one offset for a tensor of
+    several dimensions it is a range of its values in order, which is how ZeRO cuts.
+    """
+
+    tensor: str
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def whole_slice(name: str, tensor: Tensor) -> Slice:
+    return Slice(tensor=name, offsets=(0,) * tensor.ndim, shape=tuple(tensor.shape))
+
+
+def slice_of(name: str, tensor: Tensor) -> Slice:
+    """The block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
+    if not isinstance(tensor, DTensor):
+        return whole_slice(name, tensor)
+    shape, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return Slice(tensor=name, offsets=tuple(offsets), shape=tuple(shape))
+
+
+def copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> None:
+    """Copy what two blocks of one tensor have in common. Both must be cut in the same way."""
+    first = [max(a, b) for a, b in zip(source.offsets, here.offsets, strict=True)]
+    ends = zip(source.offsets, source.shape, here.offsets, here.shape, strict=True)
+    last = [min(a + n, b + m) for a, n, b, m in ends]
+    if any(a >= b for a, b in zip(first, last, strict=True)):
+        return
+    target[_block(first, last, here)] = stored[_block(first, last, source)].to(target.device)
+
+
+def read_slice(file: Any, here: Slice) -> Tensor:
+    """Of a tensor in an opened safetensors file."""
+    stored = file.get_slice(here.tensor)
+    if len(here.offsets) != len(stored.get_shape()):
+        [start], [length] = here.offsets, here.shape
+        return torch.flatten(stored[:])[start : start + length]
+    block: Tensor = stored[tuple(slice(o, o + n) for o, n in zip(here.offsets, here.shape, strict=True))]
+    return block
+
+
+def _block(first: Sequence[int], last: Sequence[int], within: Slice) -> tuple[slice, ...]:
+    return tuple(slice(a - o, b - o) for a, b, o in zip(first, last, within.offsets, strict=True))
