@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.base import BundleRef, CommandRefused
+from schemas.base import CommandRefused
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.job import (
@@ -26,10 +26,12 @@ from schemas.topics import DATASET_EVENTS
 from services.scheduler import queue_store, store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, positions, queue
 from services.scheduler.decide.decision import Decision, Policy, View
-from services.scheduler.model import Base, Job
+from services.scheduler.decide.transitions import follow
+from services.scheduler.model import Base, Dataset, Job
 from shared.log import get_logger
 from shared.loops import Loop
-from shared.messaging.unit import Unit
+from shared.messaging.tasks import work_nothing
+from shared.messaging.unit import Task, Unit
 from shared.service import Service
 from shared.telemetry.metrics import JOBS_OVERDUE
 
@@ -39,9 +41,39 @@ MEASURE_EVERY = timedelta(seconds=15)
 ANNOUNCING_SHARE = 0.005
 """Of the time: with 25,000 jobs that wait, where each stands is worked out every few minutes."""
 
+JOBS_TOGETHER = 50
+"""Jobs that follow one message in one transaction: some six hundred statements."""
+
 Handler = Callable[[Any, Unit], Awaitable[None]]
 Announced = Mapping[str, QueuePositionChanged]
-"""By job: what was last told of where it stands."""
+"""By job: the queue position that was last emitted."""
+
+
+class FollowDataset(Task, frozen=True):
+    """A batch of the jobs without an attempt on a dataset; what is known of it by then decides."""
+
+    event_id: str
+    dataset_id: str
+    after: str = ""
+    """Id of the last job of the batch before."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.event_id}/{self.dataset_id}"
+
+
+class FollowBase(Task, frozen=True):
+    """A batch of the open jobs on files of a base model; what its name points to by then decides."""
+
+    event_id: str
+    base_model: str
+    base_sha: str
+    after: str = ""
+    """Id of the last job of the batch before."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.event_id}/{self.base_sha}"
 
 
 @dataclass
@@ -51,17 +83,33 @@ class Handlers:
     """Whether the last round of this process may have left nodes to somebody who waits."""
 
     async def submit(self, command: SubmitJob, unit: Unit) -> None:
-        await self._submit(command, unit, resume=None)
+        await self._submit(command, unit)
 
-    async def _submit(self, command: SubmitJob, unit: Unit, *, resume: BundleRef | None) -> None:
-        await store.lock_dataset(unit.conn, command.dataset_id)
+    async def _submit(
+        self,
+        command: SubmitJob,
+        unit: Unit,
+        *,
+        continued: commands.Continued = commands.FROM_THE_BEGINNING,
+    ) -> None:
+        # In one order for all: two submissions may name the same datasets.
+        for dataset_id in sorted({command.dataset_id, *command.later_dataset_ids}):
+            await store.lock_dataset(unit.conn, dataset_id)
         existing = await store.find_job(unit.conn, command.job_id)
         known = await store.find_dataset(unit.conn, command.dataset_id)
+        later = [await store.find_dataset(unit.conn, each) for each in command.later_dataset_ids]
         base = await store.find_base(unit.conn, command.spec.base_model)
         start = command.spec.start_from
         trained_by = await store.find_job(unit.conn, start.job_id) if start else None
         job = commands.admit(
-            command, existing, known, base=base, trained_by=trained_by, resume=resume, now=unit.now
+            command,
+            existing,
+            known,
+            later_datasets=tuple(later),
+            base=base,
+            trained_by=trained_by,
+            continued=continued,
+            now=unit.now,
         )
         await store.add_job(unit.conn, job)
         await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
@@ -70,7 +118,7 @@ class Handlers:
     async def retry(self, command: RetryJob, unit: Unit) -> None:
         original = await store.find_job(unit.conn, command.job_id)
         new_job = commands.like(original, command)
-        await self._submit(new_job, unit, resume=commands.continued(original, command))
+        await self._submit(new_job, unit, continued=commands.continued(original, command))
 
     async def cancel(self, command: CancelJob, unit: Unit) -> None:
         job = await store.find_job(unit.conn, command.job_id)
@@ -92,9 +140,37 @@ class Handlers:
             ):
                 continue
             await store.save_dataset(unit.conn, incoming_dataset)
-            for job in await store.jobs_on_dataset(unit.conn, incoming_dataset.dataset_id):
-                view = await self._view_of_queue(unit, job)
-                await self._apply(unit, facts.on_dataset(job, incoming_dataset, view))
+            await self._follow_dataset(
+                FollowDataset(
+                    event_id=_event_id(unit),
+                    tenant=incoming_dataset.tenant,
+                    dataset_id=incoming_dataset.dataset_id,
+                ),
+                incoming_dataset,
+                unit,
+            )
+
+    async def follow_dataset(self, task: FollowDataset, _: None, unit: Unit) -> None:
+        await store.lock_dataset(unit.conn, task.dataset_id)
+        known = await store.find_dataset(unit.conn, task.dataset_id)
+        assert known is not None, f"dataset {task.dataset_id} was saved before its jobs follow it"
+        await self._follow_dataset(task, known, unit)
+
+    async def _follow_dataset(self, task: FollowDataset, known: Dataset, unit: Unit) -> None:
+        jobs = await store.jobs_on_dataset(
+            unit.conn, task.dataset_id, after=task.after, at_most=JOBS_TOGETHER
+        )
+        ledger = await queue_store.get_ledger(unit.conn) if jobs else None
+        are_queued = [
+            await self._save(
+                unit, facts.on_dataset(job, known, await self._view_of_queue(unit, job, ledger=ledger))
+            )
+            for job in jobs
+        ]
+        if any(are_queued):
+            await self.start_waiting(unit)
+        if len(jobs) == JOBS_TOGETHER:
+            await unit.start_task(task.model_copy(update={"after": jobs[-1].id}))
 
     def about_job(self, decide: Callable[[Job, Any, View], Decision]) -> Handler:
         """For the facts and timers that name their job."""
@@ -130,13 +206,28 @@ class Handlers:
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.base_model, Base(fact.new_sha))
-        for job in await store.jobs_on_base(unit.conn, fact.stale_sha):
-            await self._apply(unit, facts.on_adapters_stale(job, fact, self._view(unit)))
+        task = FollowBase(event_id=_event_id(unit), base_model=fact.base_model, base_sha=fact.stale_sha)
+        await self.follow_base(task, None, unit)
 
     async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.name, Base(fact.base_sha, fact.capabilities))
-        for job in await store.jobs_stale_on_base(unit.conn, fact.base_sha):
-            await self._apply(unit, facts.on_base_model_registered(job, fact, self._view(unit)))
+        task = FollowBase(event_id=_event_id(unit), base_model=fact.name, base_sha=fact.base_sha)
+        await self.follow_base(task, None, unit)
+
+    async def follow_base(self, task: FollowBase, _: None, unit: Unit) -> None:
+        base = await store.find_base(unit.conn, task.base_model)
+        assert base is not None, f"base model {task.base_model} was saved before its jobs follow it"
+        is_stale = base.sha != task.base_sha
+        find = store.jobs_on_base if is_stale else store.jobs_stale_on_base
+        jobs = await find(unit.conn, task.base_model, task.base_sha, after=task.after, at_most=JOBS_TOGETHER)
+        for job in jobs:
+            view = self._view(unit)
+            await self._save(
+                unit,
+                facts.on_base_replaced(job, base, view) if is_stale else facts.on_base_restored(job, view),
+            )
+        if len(jobs) == JOBS_TOGETHER:
+            await unit.start_task(task.model_copy(update={"after": jobs[-1].id}))
 
     async def deployment_approved(self, fact: DeploymentApproved, unit: Unit) -> None:
         if fact.job_id is None:
@@ -195,32 +286,56 @@ class Handlers:
         return before | {change.job_id: change for change in changes}
 
     async def _begin(self, unit: Unit, grant: queue.Grant) -> None:
-        if job := await store.find_queued_job(unit.conn, grant.candidate.job_id):
-            await self._apply(unit, attempt.begin(job, grant.placement, self._view(unit)))
+        job = await store.find_queued_job(unit.conn, grant.candidate.job_id)
+        if job is None:
+            return
+        view = self._view(unit)
+        # The batch in which it hears that its files or its dataset are gone may still be to come.
+        base = await store.find_other_base(unit.conn, job.spec.base_model, job.spec.base_sha)
+        decision = facts.on_base_replaced(job, base, view) if base else follow(Decision(job), view)
+        if decision.job.state is JobState.QUEUED:
+            decision = attempt.begin(job, grant.placement, view)
+        await self._apply(unit, decision)
 
     async def _apply(self, unit: Unit, decision: Decision) -> None:
+        if await self._save(unit, decision):
+            await self.start_waiting(unit)
+
+    async def _save(self, unit: Unit, decision: Decision) -> bool:
+        """Write and emit what was decided; return whether the job is in the queue."""
         if decision.ignored:
-            await store.record_ignored(
-                unit.conn, decision.job.id, unit.envelope, decision.ignored, at=unit.now
-            )
-            return
+            if unit.envelope is not None:  # a batch passes over a job that ended meanwhile
+                await store.record_ignored(
+                    unit.conn, decision.job.id, unit.envelope, decision.ignored, at=unit.now
+                )
+            return False
         await store.save_job(unit.conn, decision.job)
         await unit.emit(*decision.events)
         for event in decision.events:
             log.info("job moved", job_id=event.key, event_type=event.type, attempt=decision.job.attempt)
         for timer in decision.timers:
             await unit.set_timer(timer.payload, at=timer.at)
-        if decision.job.state is JobState.QUEUED:
-            await self.start_waiting(unit)
+        return decision.job.state is JobState.QUEUED
 
     def _view(self, unit: Unit) -> View:
         return View(unit.now, self.policy)
 
-    async def _view_of_queue(self, unit: Unit, job: Job | None) -> View:
+    async def _view_of_queue(
+        self, unit: Unit, job: Job | None, *, ledger: queue.Ledger | None = None
+    ) -> View:
         """With what JobQueued says about capacity and duplicates."""
-        plan = admission.plan_so_far(job) if job else None
-        duplicate = await store.find_duplicate(unit.conn, job, plan.config_hash) if job and plan else None
-        return View(unit.now, self.policy, await queue_store.get_ledger(unit.conn), duplicate)
+        config_hash = admission.planned(job).config_hash if job else None
+        duplicate = await store.find_duplicate(unit.conn, job, config_hash) if job and config_hash else None
+        return View(unit.now, self.policy, ledger or await queue_store.get_ledger(unit.conn), duplicate)
+
+
+def _event_id(unit: Unit) -> str:
+    assert unit.envelope is not None, "what jobs follow comes as a message"
+    return unit.envelope.id
+
+
+async def _not_followed(task: Task, error: Exception, unit: Unit) -> None:
+    raise error  # it is set aside, with an alarm: the jobs behind it must not be forgotten
 
 
 def register(
@@ -240,6 +355,8 @@ def register(
     service.on(LimitDevices, handlers.limit_devices)
     for event in (DatasetAccepted, DatasetReady, DatasetRejected, DatasetDeleted, CommandRefused):
         service.on(event, handlers.dataset, topic=DATASET_EVENTS)
+    for task, done in ((FollowDataset, handlers.follow_dataset), (FollowBase, handlers.follow_base)):
+        service.on_task(task, work=work_nothing, done=done, failed=_not_followed)
     service.on(ProvisioningFailed, handlers.provisioning_failed)
     service.on(NodesReleased, handlers.nodes_released)
     for fact, decide in facts.ABOUT_JOB.items():
@@ -267,7 +384,7 @@ def _queue_look(service: Service, handlers: Handlers, anyway_every: timedelta) -
     last_look = datetime.min.replace(tzinfo=UTC)
 
     async def look_at_queue() -> None:
-        """Rounds for what no message tells: a back-off ended, an estimate changed, a round of a message was full."""
+        """Rounds that no message causes: a back-off ended, an estimate changed, a round of a message was full."""
         nonlocal last_look
         is_full = True
         while is_full:
@@ -304,7 +421,7 @@ def _announce(service: Service, handlers: Handlers, announce_every: timedelta) -
 
 
 async def measure_overdue(unit: Unit, policy: Policy) -> None:
-    """Count from the rows, so that a new process tells it as well."""
+    """Count from the rows, so that a new process reports it as well."""
     late = overdue.count_overdue(await store.open_jobs(unit.conn), now=unit.now, policy=policy)
     for state, jobs in late.items():
         JOBS_OVERDUE.labels(state).set(jobs)

@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Any, Self
 
 from schemas.artifacts import DatasetCounts, DatasetFiles
-from schemas.base import BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
+from schemas.base import BestBundle, BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
 from schemas.capabilities import BaseCapabilities
-from schemas.job import PauseReason, StopReason
+from schemas.fitting import is_open, least
+from schemas.job import JobStage, PauseReason, StagePlan, StopReason
 from schemas.lifecycle import STATES_AFTER, JobState
 from schemas.specification import JobSpec
 from shared.transitions import Transitions
@@ -97,9 +98,20 @@ class Plan:
     suites: Mapping[str, str]
     kept_leaks: Mapping[str, int] = field(default_factory=dict)
 
-    def with_recomputing(self) -> Self:
-        """For less memory. The identity stays: what is computed again is the same."""
-        recipe = self.spec.recipe.model_copy(update={"gradient_checkpointing": True})
+    @property
+    def of_stage(self) -> StagePlan:
+        """What messages name of it, where it is one of several."""
+        return StagePlan(
+            recipe=self.spec.recipe,
+            dataset=self.dataset,
+            config_hash=self.config_hash,
+            num_steps=self.num_steps,
+        )
+
+    @property
+    def with_least_memory(self) -> Self:
+        """With what the recipe leaves to the device at its least. The identity stays: gradients are the same sums."""
+        recipe = least(self.spec.recipe, num_devices=self.spec.resources.num_devices)
         return replace(self, spec=self.spec.model_copy(update={"recipe": recipe}))
 
 
@@ -242,6 +254,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class StageToTrain:
+    index: int
+    """Place among all stages, from 0."""
+    spec: JobSpec
+    dataset: Dataset | None
+    """None: ingest has not decided yet."""
+
+    def param(self, name: str) -> str:
+        """As the specification names it."""
+        return f"later_stages[{self.index - 1}].{name}" if self.index else name
+
+
+@dataclass(frozen=True)
 class Job:
     """The aggregate. `revision` guards its row; it is the store's alone."""
 
@@ -252,13 +277,23 @@ class Job:
     dataset_id: str
     submitted_at: datetime
     retry_of: str | None = None
+    later_dataset_ids: tuple[str, ...] = ()
+    """Of the stages after the first."""
     dataset: Dataset | None = None
     """None: ingest has not decided yet."""
+    later_datasets: tuple[Dataset | None, ...] = ()
+    stage: JobStage | None = None
+    """Where it is; None where it has no stages."""
+    stage_plans: tuple[Plan, ...] = ()
+    """Of all stages, as they were when all datasets were ready; none where it has no stages."""
     plan: Plan | None = None
+    """Of the present stage, or of all there is."""
     run: Attempt | None = None
     """The present attempt, or the last one."""
     verified: frozenset[BundleRef] = frozenset()
     corrupt: frozenset[BundleRef] = frozenset()
+    best: BestBundle | None = None
+    """Of the run that led to the newest verified bundle; None where the recipe does not ask for it."""
     queued_at: datetime | None = None
     """Since when it waits, over requeues: age is counted from here."""
     not_before: datetime | None = None
@@ -290,15 +325,43 @@ class Job:
 
     @property
     def resume(self) -> BundleRef | None:
-        """The newest verified bundle: of its own, or of the job that it continues."""
+        """The newest verified bundle of the stage: of its own, or of the job that it continues."""
         return max(self.verified, key=lambda bundle: bundle.age, default=None)
 
     @property
     def grace_seconds(self) -> float:
         return self.spec.resources.grace_seconds
 
+    @property
+    def stages_to_train(self) -> "tuple[StageToTrain, ...]":
+        """The present one and those after it; before there is a plan all, for the plan is made of all."""
+        datasets = (self.dataset, *(self.later_datasets or (None,) * len(self.later_dataset_ids)))
+        stages = tuple(map(StageToTrain, range(len(datasets)), self.spec.by_stage, datasets))
+        return stages[self.stage.number - 1 :] if self.stage and self.plan else stages
+
+    @property
+    def num_steps(self) -> int:
+        """Of all stages."""
+        assert self.plan is not None, f"job {self.id} has no plan yet"
+        return sum(plan.num_steps for plan in self.stage_plans or (self.plan,))
+
+    @property
+    def config_hash(self) -> str | None:
+        """Of the whole job: that of its last stage, which covers the others."""
+        last = self.stage_plans[-1] if self.stage_plans else self.plan
+        return last.config_hash if last else None
+
+    @property
+    def waits_for_release(self) -> bool:
+        """Whether it is queued for its next stage while the attempt before has not given its nodes back."""
+        is_between = self.stage is not None and self.attempt < self.stage.first_attempt
+        return is_between and self.run is not None and self.facts.released_at is None
+
+    def is_of_stage_before(self, bundle: BundleRef) -> bool:
+        return self.stage is not None and bundle.job_id is None and bundle.attempt < self.stage.first_attempt
+
     def may_requeue(self, failure_class: FailureClass) -> bool:
-        if failure_class is FailureClass.OOM and not self._may_recompute:
+        if failure_class is FailureClass.OOM and not self._may_need_less:
             return False
         budget = REQUEUE_BUDGET[failure_class]
         return budget is None or self.requeued(failure_class) < budget
@@ -313,9 +376,10 @@ class Job:
         return self.run is not None and self.resume is not None and self.resume != self.run.resume
 
     @property
-    def _may_recompute(self) -> bool:
-        recipe = self.plan.spec.recipe if self.plan else None
-        return recipe is not None and recipe.gradient_checkpointing_auto and not recipe.gradient_checkpointing
+    def _may_need_less(self) -> bool:
+        """Whether the recipe leaves something to the device that needs less memory than it might have chosen."""
+        spec = self.plan.spec if self.plan else None
+        return spec is not None and is_open(spec.recipe, num_devices=spec.resources.num_devices)
 
     def is_judged(self, bundle: BundleRef) -> bool:
         return bundle in self.verified or bundle in self.corrupt

@@ -17,4 +17,4 @@ class Settings(ServiceSettings):
     look_anyway_every: timedelta = timedelta(seconds=5)
     """How often the whole queue is looked at without news, for estimates that change as time passes."""
     announce_every: timedelta = timedelta(seconds=30)
-    """How often those who wait are told where they stand, where that changed."""
+    """How often the queue positions of those who wait are emitted, where they changed."""

@@ -14,9 +14,10 @@ from shared.errors import ParentUnknown, StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
-JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of")
+JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of, later_dataset_ids")
 PROGRESS = Columns(
-    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away, requeues, preempted_at, evaluation"
+    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away, requeues, preempted_at, evaluation,"
+    " best, stage, stage_plans"
 )
 ATTEMPT = Columns(
     "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"
@@ -35,7 +36,7 @@ FIND_ATTEMPT = f"SELECT {ATTEMPT.selected} FROM attempt WHERE job_id = $1 AND nu
 
 ADD_JOB = f"""
     INSERT INTO job ({JOB.names}, {PROGRESS.names}, base_sha, config_hash)
-    VALUES ({JOB.parameters()}, {PROGRESS.parameters(7)}, $18, $19)"""
+    VALUES ({JOB.parameters()}, {PROGRESS.parameters(8)}, $22, $23)"""
 
 SAVE_JOB = f"""
     UPDATE job SET config_hash = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1
@@ -59,16 +60,24 @@ SAVE_DATASET = """
     ON CONFLICT (dataset_id) DO UPDATE SET state = $2, facts = $3"""
 
 JOBS_ON_DATASET = """
-    SELECT id FROM job WHERE dataset_id = $1 AND state IN ('validating', 'queued', 'paused') ORDER BY id"""
+    SELECT id FROM job
+     WHERE (dataset_id = $1 OR later_dataset_ids @> ARRAY[$1]) AND id > $2
+       AND state IN ('validating', 'queued', 'paused')
+     ORDER BY id LIMIT $3"""
 JOBS_ON_BASE = """
-    SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY id"""
+    SELECT id FROM job
+     WHERE base_sha = $1 AND id > $2 AND state NOT IN ('succeeded', 'failed', 'cancelled')
+       AND spec ->> 'base_model' = $4 ORDER BY id LIMIT $3"""
 JOBS_STALE_ON_BASE = """
-    SELECT id FROM job WHERE base_sha = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
-       AND evaluation -> 'denial' ->> 'stale_base' = 'true' ORDER BY id"""
+    SELECT id FROM job
+     WHERE base_sha = $1 AND id > $2 AND state NOT IN ('succeeded', 'failed', 'cancelled')
+       AND spec ->> 'base_model' = $4 AND evaluation -> 'denial' ->> 'stale_base' = 'true'
+     ORDER BY id LIMIT $3"""
 SAVE_BASE_MODEL = f"""
     INSERT INTO base_model (name, {BASE.names}) VALUES ($1, {BASE.parameters(2)})
     ON CONFLICT (name) DO UPDATE SET {BASE.excluded}"""
 FIND_BASE = f"SELECT {BASE.selected} FROM base_model WHERE name = $1 FOR SHARE"
+FIND_OTHER_BASE = f"SELECT {BASE.selected} FROM base_model WHERE name = $1 AND base_sha <> $2"
 JOBS_WAITING_FOR_SLOT = """
     SELECT id FROM job WHERE state = 'evaluating' AND tenant = $1 AND evaluation -> 'approval' ->> 'slot' = $2
      ORDER BY id"""
@@ -119,12 +128,12 @@ async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
 async def add_job(conn: Connection, job: Job) -> None:
     """A new job, of which nothing is known but its submission."""
     row = (*JOB.values(job), *PROGRESS.values(job))
-    await conn.execute(ADD_JOB, *row, job.spec.base_sha, _config_hash(job))
+    await conn.execute(ADD_JOB, *row, job.spec.base_sha, job.config_hash)
 
 
 async def save_job(conn: Connection, job: Job) -> None:
     """Write `job` and its present attempt unless someone wrote it since it was read (StaleWrite)."""
-    key = (job.id, job.revision, _config_hash(job))
+    key = (job.id, job.revision, job.config_hash)
     if await conn.fetchval(SAVE_JOB, *key, *PROGRESS.values(job)) is None:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
     if job.run is not None:
@@ -163,9 +172,9 @@ async def save_dataset(conn: Connection, dataset: Dataset) -> None:
     await conn.execute(SAVE_DATASET, dataset.dataset_id, dataset.state, to_jsonable_python(dataset))
 
 
-async def jobs_on_dataset(conn: Connection, dataset_id: str) -> list[Job]:
-    """Those without an attempt: the others look at the dataset when theirs is over."""
-    return await _jobs(conn, await conn.fetch(JOBS_ON_DATASET, dataset_id))
+async def jobs_on_dataset(conn: Connection, dataset_id: str, *, after: str, at_most: int) -> list[Job]:
+    """Those without an attempt, by id: the others look at the dataset when theirs is over."""
+    return await _jobs(conn, await conn.fetch(JOBS_ON_DATASET, dataset_id, after, at_most))
 
 
 async def save_base_model(conn: Connection, name: str, base: Base) -> None:
@@ -178,14 +187,24 @@ async def find_base(conn: Connection, name: str) -> Base | None:
     return read(Base, row) if row else None
 
 
-async def jobs_on_base(conn: Connection, base_sha: str) -> list[Job]:
-    """Those that are not over."""
-    return await _jobs(conn, await conn.fetch(JOBS_ON_BASE, base_sha))
+async def find_other_base(conn: Connection, name: str, base_sha: str) -> Base | None:
+    """What the name points to where that is known and not these files; it may change within the transaction."""
+    row = await conn.fetchrow(FIND_OTHER_BASE, name, base_sha)
+    return read(Base, row) if row else None
 
 
-async def jobs_stale_on_base(conn: Connection, base_sha: str) -> list[Job]:
-    """Those that were told that the name points to other files."""
-    return await _jobs(conn, await conn.fetch(JOBS_STALE_ON_BASE, base_sha))
+async def jobs_on_base(
+    conn: Connection, base_model: str, base_sha: str, *, after: str, at_most: int
+) -> list[Job]:
+    """Those that are not over, by id."""
+    return await _jobs(conn, await conn.fetch(JOBS_ON_BASE, base_sha, after, at_most, base_model))
+
+
+async def jobs_stale_on_base(
+    conn: Connection, base_model: str, base_sha: str, *, after: str, at_most: int
+) -> list[Job]:
+    """Those of them that know that the name points to other files."""
+    return await _jobs(conn, await conn.fetch(JOBS_STALE_ON_BASE, base_sha, after, at_most, base_model))
 
 
 async def jobs_waiting_for(conn: Connection, deployment: Deployment) -> list[Job]:
@@ -212,14 +231,9 @@ async def save_deployment(conn: Connection, deployment: Deployment) -> None:
 
 
 async def record_ignored(
-    conn: Connection, job_id: str, envelope: Envelope | None, reason: str, *, at: datetime
+    conn: Connection, job_id: str, envelope: Envelope, reason: str, *, at: datetime
 ) -> None:
-    assert envelope is not None, f"job {job_id}: only messages are recorded as ignored"
     await conn.execute(RECORD_IGNORED, job_id, envelope.id, envelope.type, reason, at)
-
-
-def _config_hash(job: Job) -> str | None:
-    return job.plan.config_hash if job.plan else None
 
 
 async def _jobs(conn: Connection, rows: Sequence[Record]) -> list[Job]:
@@ -229,4 +243,7 @@ async def _jobs(conn: Connection, rows: Sequence[Record]) -> list[Job]:
 async def _whole(conn: Connection, row: Record) -> Job:
     attempt = await conn.fetchrow(FIND_ATTEMPT, row["id"], row["attempt"])
     dataset = await find_dataset(conn, row["dataset_id"])
-    return read(Job, row, dataset=dataset, run=read(Attempt, attempt) if attempt else None)
+    later = tuple([await find_dataset(conn, each) for each in row["later_dataset_ids"]])
+    return read(
+        Job, row, dataset=dataset, later_datasets=later, run=read(Attempt, attempt) if attempt else None
+    )

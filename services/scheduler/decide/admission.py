@@ -1,15 +1,18 @@
 """From a dataset's fate to a place in the queue, or to none."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from schemas.base import FailureClass
 from schemas.compatibility import check_holdout_of_texts
-from schemas.job import JobFailed, JobQueued
+from schemas.identity import config_hash
+from schemas.job import JobFailed, JobQueued, StagePlan
 from schemas.lifecycle import JobState
-from schemas.specification import JobSpec, Recipe, config_hash, resolve_recipe
+from schemas.resolution import resolve_recipe
+from schemas.specification import JobSpec, Recipe, StageSpec
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.queue import Candidate, why_waiting
-from services.scheduler.model import Dataset, DatasetState, Job, Plan
+from services.scheduler.model import Dataset, DatasetState, Job, Plan, StageToTrain
 
 MAX_LONG_ANSWERS = 0.1
 """Share of a holdout's items that a model may be unable to answer for want of tokens."""
@@ -20,8 +23,8 @@ STALE_BASE = "stale_base"
 
 
 def dataset_ready(job: Job, view: View) -> Decision | None:
-    """validating -> queued."""
-    if job.dataset is None or job.dataset.state is not DatasetState.READY or _mismatch(job, job.dataset):
+    """validating -> queued, once the datasets of all stages are there."""
+    if not all(_is_ready(stage.dataset) for stage in job.stages_to_train):
         return None
     return enqueue(job, view)
 
@@ -29,25 +32,37 @@ def dataset_ready(job: Job, view: View) -> Decision | None:
 def dataset_unusable(job: Job, view: View) -> Decision | None:
     """validating -> failed(user): refused, rejected, deleted, or not this job's dataset at all.
 
-    Where ingest could not tell, it is failed(infra).
+    Where ingest could not decide, it is failed(infra).
     """
-    dataset = job.dataset
-    if dataset is None:
-        return None
-    if mismatch := _mismatch(job, dataset):
-        return fail(job, FailureClass.USER, mismatch.code, mismatch.message, param=mismatch.param)
-    if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
-        return None
-    code = dataset.code or f"dataset_{dataset.state}"
-    failure_class = FailureClass.INFRA if code == NOT_VALIDATED else FailureClass.USER
-    return fail(job, failure_class, code, dataset.message, param="training_file")
+    decisions = (_unusable(job, stage) for stage in job.stages_to_train)
+    return next((decision for decision in decisions if decision is not None), None)
 
 
 def dataset_deleted(job: Job, view: View) -> Decision | None:
     """queued, paused -> failed(user)."""
-    if job.dataset is None or job.dataset.state is not DatasetState.DELETED:
+    for stage in job.stages_to_train:
+        if stage.dataset is not None and stage.dataset.state is DatasetState.DELETED:
+            param = stage.param("training_file")
+            return fail(job, FailureClass.USER, "dataset_deleted", stage.dataset.message, param=param)
+    return None
+
+
+def _unusable(job: Job, stage: StageToTrain) -> Decision | None:
+    dataset = stage.dataset
+    if dataset is None:
         return None
-    return fail(job, FailureClass.USER, "dataset_deleted", job.dataset.message, param="training_file")
+    if mismatch := _mismatch(job, stage.spec, dataset):
+        param = stage.param(mismatch.param) if mismatch.param in StageSpec.model_fields else mismatch.param
+        return fail(job, FailureClass.USER, mismatch.code, mismatch.message, param=param)
+    if dataset.state in (DatasetState.ACCEPTED, DatasetState.READY):
+        return None
+    code = dataset.code or f"dataset_{dataset.state}"
+    failure_class = FailureClass.INFRA if code == NOT_VALIDATED else FailureClass.USER
+    return fail(job, failure_class, code, dataset.message, param=stage.param("training_file"))
+
+
+def _is_ready(dataset: Dataset | None) -> bool:
+    return dataset is not None and dataset.state is DatasetState.READY
 
 
 def base_stale(job: Job, view: View) -> Decision | None:
@@ -60,21 +75,28 @@ def base_stale(job: Job, view: View) -> Decision | None:
 
 def enqueue(job: Job, view: View) -> Decision:
     """From validating or paused: its age counts from now."""
-    assert job.dataset is not None, f"job {job.id} is queued without a dataset"
-    plan = job.plan or plan_of(job.spec, job.dataset)
-    queued = job.to(JobState.QUEUED, plan=plan, queued_at=view.now, not_before=None)
+    queued = planned(job).to(JobState.QUEUED, queued_at=view.now, not_before=None)
     return Decision(queued, (job_queued(queued, view),))
 
 
-def plan_so_far(job: Job) -> Plan | None:
-    """The plan that the job has or is about to get; None while its dataset is not ready."""
-    if job.plan is not None or job.dataset is None or job.dataset.state is not DatasetState.READY:
-        return job.plan
-    return plan_of(job.spec, job.dataset)
+def planned(job: Job) -> Job:
+    """With the plan that it is about to get, unless it has one or waits for a dataset."""
+    if job.plan is not None or not all(_is_ready(stage.dataset) for stage in job.stages_to_train):
+        return job
+    plans: list[Plan] = []
+    for stage in job.stages_to_train:
+        assert stage.dataset is not None, f"a dataset of job {job.id} is ready and not known"
+        plans.append(plan_of(stage.spec, stage.dataset, plans[-1] if plans else None))
+    if job.stage is None:
+        return replace(job, plan=plans[0])
+    return replace(job, plan=plans[job.stage.number - 1], stage_plans=tuple(plans))
 
 
-def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
-    """Resolve the recipe on the dataset's numbers, which gives the job its identity."""
+def plan_of(spec: JobSpec, dataset: Dataset, before: Plan | None = None) -> Plan:
+    """Resolve the recipe on the dataset's numbers, which gives the job its identity.
+
+    before: of the stage before, whose rows the model has seen too.
+    """
     assert dataset.ref is not None, f"dataset {dataset.dataset_id} is {dataset.state} without a version"
     assert dataset.counts is not None, f"dataset {dataset.dataset_id} is {dataset.state} without counts"
     recipe = resolve_recipe(
@@ -87,13 +109,22 @@ def plan_of(spec: JobSpec, dataset: Dataset) -> Plan:
     return Plan(
         spec=resolved,
         dataset=dataset.ref,
-        config_hash=config_hash(resolved, dataset.ref.version),
+        config_hash=config_hash(resolved, dataset.ref.version, after=before.config_hash if before else None),
         num_steps=num_steps(recipe, windows=dataset.counts.windows),
         template_sha256=dataset.template_sha256,
-        benchmarks=dataset.benchmarks,
+        benchmarks=_of_both(before.benchmarks, dataset.benchmarks) if before else dataset.benchmarks,
         suites=dataset.suites,
-        kept_leaks=dataset.counts.kept_leaks,
+        kept_leaks=_in_all(before.kept_leaks if before else {}, dataset.counts.kept_leaks),
     )
+
+
+def _of_both(earlier: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Benchmarks that the rows of all stages were compared with."""
+    return {name: digest for name, digest in own.items() if earlier.get(name) == digest}
+
+
+def _in_all(earlier: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
+    return {name: earlier.get(name, 0) + own.get(name, 0) for name in sorted(earlier.keys() | own.keys())}
 
 
 def num_steps(recipe: Recipe, *, windows: int) -> int:
@@ -106,16 +137,23 @@ def num_steps(recipe: Recipe, *, windows: int) -> int:
 def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:
     assert job.plan is not None, f"job {job.id} is queued without a plan"
     assert job.queued_at is not None, f"job {job.id} is queued since never"
+    last = job.stage_plans[-1] if job.stage_plans else job.plan
     candidate = Candidate.of(job, queued_at=job.queued_at)
     return JobQueued(
         job_id=job.id,
         tenant=job.tenant,
-        dataset=job.plan.dataset,
-        config_hash=job.plan.config_hash,
-        num_steps=job.plan.num_steps,
+        dataset=last.dataset,
+        config_hash=last.config_hash,
+        num_steps=job.num_steps,
+        stages=stage_plans(job),
         waiting_for=waiting_for or why_waiting(candidate, view.ledger, now=view.now),
         duplicate_of=view.duplicate_of,
     )
+
+
+def stage_plans(job: Job) -> tuple[StagePlan, ...]:
+    """Of all stages, where it has several."""
+    return tuple(plan.of_stage for plan in job.stage_plans)
 
 
 def fail(
@@ -140,7 +178,7 @@ class Mismatch:
     code: str = "dataset_mismatch"
 
 
-def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
+def _mismatch(job: Job, spec: JobSpec, dataset: Dataset) -> Mismatch | None:
     """A tenant's own producer may name what it likes; the gateway writes both commands alike."""
     if dataset.tenant != job.tenant:
         return Mismatch(f"dataset {dataset.dataset_id} is not known to tenant {job.tenant}")
@@ -151,7 +189,7 @@ def _mismatch(job: Job, dataset: Dataset) -> Mismatch | None:
             f"dataset {dataset.dataset_id} was made for base model sha {dataset.base_sha[:12]}, "
             f"the job asks for {job.spec.base_sha[:12]}"
         )
-    return _other_file(job.spec, dataset) or _unfit_holdout(job.spec, dataset)
+    return _other_file(spec, dataset) or _unfit_holdout(spec, dataset) or _no_validation_rows(spec, dataset)
 
 
 def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
@@ -175,7 +213,7 @@ def _other_file(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
 
 
 def _unfit_holdout(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
-    """Items that the gate could not judge by: told before anything is trained."""
+    """Items that the gate could not judge by: reported before anything is trained."""
     counts, rule = dataset.counts, spec.gate.holdout
     if spec.holdout is None or counts is None or counts.holdout_rows is None:
         return None
@@ -196,6 +234,17 @@ def _unfit_holdout(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
         )
         return Mismatch(message, "holdout", "answers_too_long")
     return None
+
+
+def _no_validation_rows(spec: JobSpec, dataset: Dataset) -> Mismatch | None:
+    counts = dataset.counts
+    if not spec.recipe.has_validations or counts is None or counts.validation_rows:
+        return None
+    message = (
+        "without bad rows the validation file has none, and the recipe goes by the loss on it: add rows, or leave "
+        "out early_stopping, load_best_model_at_end and eval_every_steps"
+    )
+    return Mismatch(message, "validation_file", "no_validation_rows")
 
 
 def _short(sha256: str | None) -> str:

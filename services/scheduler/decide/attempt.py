@@ -1,16 +1,25 @@
 """Rows of the table about an attempt under way: what follows from its facts in provisioning and running."""
 
+from dataclasses import replace
 from datetime import timedelta
 
-from schemas.base import FailureClass
-from schemas.job import JobEvaluating, JobRunning, JobScheduled, StopReason
+from schemas.base import BundleRef, FailureClass, StartFrom
+from schemas.job import (
+    JobEvaluating,
+    JobRunning,
+    JobScheduled,
+    JobStage,
+    JobStageCompleted,
+    PauseReason,
+    StopReason,
+)
 from schemas.lifecycle import JobState
 from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
-from services.scheduler.decide.ending import artifact_fields, requeue_or_fail
+from services.scheduler.decide.ending import artifact_fields, paused, requeue_or_fail
 from services.scheduler.decide.queue import longest_hold
 from services.scheduler.decide.stop import ask_to_stop, last_facts_due, last_facts_timer
-from services.scheduler.model import Attempt, Evaluation, Job, Placement, Stop
+from services.scheduler.model import REFILLED_BY_PROGRESS, Attempt, Evaluation, Job, Placement, Stop
 
 NO_CAPACITY = "no_capacity"
 
@@ -18,6 +27,8 @@ NO_CAPACITY = "no_capacity"
 def begin(job: Job, placement: Placement, view: View) -> Decision:
     """queued -> provisioning: the only place where the attempt number rises."""
     assert job.plan is not None, f"job {job.id} is scheduled without a plan"
+    if job.waits_for_release:
+        return Decision(replace(job, not_before=view.now + view.policy.abrupt_stop))
     longest = longest_hold(job.spec.resources)
     run = Attempt(
         number=job.attempt + 1,
@@ -51,6 +62,7 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         grace_seconds=job.grace_seconds,
         start_deadline=run.start_deadline,
         device=placement.device,
+        stage=job.stage,
     )
     overdue = StartOverdue(job_id=job.id, attempt=run.number)
     timers = (Timer(overdue, run.start_deadline + view.policy.start_slack), *_run_timer(begun, view))
@@ -139,14 +151,54 @@ def started(job: Job, view: View) -> Decision | None:
 
 
 def completed(job: Job, view: View) -> Decision | None:
-    """running, stopping (unless cancel or budget) -> evaluating."""
+    """running, stopping (unless cancel or budget) -> evaluating, or to the next stage, where there is one."""
     ending, stop = job.facts.ending, job.present.stop
     if ending is None or not ending.completed or ending.bundle not in job.verified:
         return None
     if stop is not None and stop.reason in (StopReason.CANCEL, StopReason.BUDGET):
         return None
+    if job.stage is not None and not job.stage.is_last:
+        return next_stage(job, ending.bundle, view)
     fact = JobEvaluating(**artifact_fields(job, ending.bundle))
     return Decision(job.to(JobState.EVALUATING), (fact,))
+
+
+def next_stage(job: Job, final: BundleRef, view: View) -> Decision:
+    """-> queued, or paused where that was asked for: what is trained is where the next stage starts.
+
+    What counted against the infrastructure ends with it, as with every bundle that an attempt leaves.
+    """
+    stage, stop = job.stage, job.present.stop
+    assert stage is not None, f"job {job.id} has no stages"
+    trained = job.best.bundle if job.best and final == job.resume else final
+    start = StartFrom(
+        name=f"stage {stage.number} of {job.id}", job_id=trained.job_id or job.id, bundle=trained
+    )
+    following = JobStage(
+        number=stage.number + 1,
+        num_stages=stage.num_stages,
+        first_attempt=job.attempt + 1,
+        steps_before=sum(plan.num_steps for plan in job.stage_plans[: stage.number]),
+        start=start.model_copy(update={"bundle": trained.model_copy(update={"job_id": None})}),
+    )
+    queued = job.to(
+        JobState.QUEUED,
+        stage=following,
+        plan=job.stage_plans[stage.number],
+        verified=frozenset(),
+        corrupt=frozenset(),
+        best=None,
+        requeues={each: n for each, n in job.requeues.items() if each not in REFILLED_BY_PROGRESS},
+        queued_at=view.now,
+        not_before=None,
+    )
+    if queued.waits_for_release:
+        queued = replace(queued, not_before=view.now + view.policy.abrupt_stop)
+    fact = JobStageCompleted(job_id=job.id, tenant=job.tenant, attempt=job.attempt, stage=following)
+    decision = Decision(queued, (fact,))
+    if stop is not None and stop.reason is StopReason.PAUSE:
+        return decision.then(paused(queued, stop.pause_reason or PauseReason.USER))
+    return decision
 
 
 def overrun_stop(job: Job, view: View) -> Stop:

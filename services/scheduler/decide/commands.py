@@ -1,14 +1,15 @@
 """What a person, or someone for them, asks of a job. Raises Refused where it cannot be done."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from schemas import compatibility
-from schemas.base import LABEL, BundleRef
+from schemas.base import LABEL, BestBundle, BundleRef
 from schemas.job import (
     CancelJob,
     JobMessage,
+    JobStage,
     JobSubmitted,
     PauseJob,
     ResumeJob,
@@ -18,7 +19,7 @@ from schemas.job import (
 )
 from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide import ending
-from services.scheduler.decide.admission import STALE_BASE, plan_so_far
+from services.scheduler.decide.admission import STALE_BASE, planned
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import ask_to_stop, strengthen
 from services.scheduler.decide.transitions import follow
@@ -26,28 +27,50 @@ from services.scheduler.model import ATTEMPT_OPEN, Base, Dataset, DatasetState, 
 from shared.errors import Refused
 
 
+@dataclass(frozen=True)
+class Continued:
+    """Of another job, what a new one continues from."""
+
+    resume: BundleRef | None = None
+    """Its newest checkpoint; None where it, or its stage, begins again."""
+    best: BestBundle | None = None
+    """The best one of its run."""
+    stage: JobStage | None = None
+    """Where it was, with several stages."""
+
+
+FROM_THE_BEGINNING = Continued()
+
+
 def admit(
     command: SubmitJob,
     existing: Job | None,
     dataset: Dataset | None,
     *,
+    later_datasets: tuple[Dataset | None, ...] = (),
     base: Base | None = None,
     trained_by: Job | None = None,
-    resume: BundleRef | None = None,
+    continued: Continued = FROM_THE_BEGINNING,
     now: datetime,
 ) -> Job:
-    """A job that could run, as far as can be told without its files.
+    """A job that could run, as far as can be known without its files.
 
     base: what the base model's name points to; None where nobody has said.
     trained_by: the job that trained what this one starts from; None where there is none.
-    resume: the checkpoint of another job that this one continues.
+    continued: what of another job this one continues.
     """
     for param in ("job_id", "dataset_id", "retry_of"):
         _require_id(getattr(command, param), param)
+    for dataset_id in command.later_dataset_ids:
+        _require_id(dataset_id, "later_dataset_ids")
+    _require_dataset_of_each_stage(command)
     if existing is not None:
         raise Refused("job_exists", f"job {command.job_id} exists already", param="job_id")
     _require_current_base(command, base)
-    _require_known_files(command, dataset)
+    for dataset_id, known in zip(
+        (command.dataset_id, *command.later_dataset_ids), (dataset, *later_datasets), strict=False
+    ):
+        _require_known_files(command, dataset_id, known)
     capabilities = base.capabilities if base else None
     if refusal := compatibility.check(command.spec) or compatibility.check_base(command.spec, capabilities):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
@@ -58,11 +81,20 @@ def admit(
         state=JobState.VALIDATING,
         spec=command.spec,
         dataset_id=command.dataset_id,
+        later_dataset_ids=command.later_dataset_ids,
         dataset=dataset,
+        later_datasets=later_datasets,
         submitted_at=now,
         retry_of=command.retry_of,
-        verified=frozenset({resume} if resume else ()),
+        stage=continued.stage or _first_stage(command),
+        verified=frozenset({continued.resume} if continued.resume else ()),
+        best=continued.best,
     )
+
+
+def _first_stage(command: SubmitJob) -> JobStage | None:
+    later = len(command.later_dataset_ids)
+    return JobStage(number=1, num_stages=later + 1) if later else None
 
 
 def like(original: Job | None, command: RetryJob) -> SubmitJob:
@@ -77,31 +109,38 @@ def like(original: Job | None, command: RetryJob) -> SubmitJob:
         job_id=command.new_job_id,
         tenant=job.tenant,
         dataset_id=job.dataset_id,
+        later_dataset_ids=job.later_dataset_ids,
         spec=job.spec,
         retry_of=job.id,
     )
 
 
-def continued(original: Job | None, command: RetryJob) -> BundleRef | None:
-    """The bundle from which the new job continues; None where it begins again. Raises Refused where there is none."""
+def continued(original: Job | None, command: RetryJob) -> Continued:
+    """What the new job continues; nothing where it begins again. Raises Refused where there is no checkpoint."""
     if not command.from_checkpoint:
-        return None
+        return FROM_THE_BEGINNING
     job = _own(original, command)
     newest, plan = job.resume, job.plan
-    if newest is None or plan is None:
+    has_stage_before = job.stage is not None and job.stage.start is not None
+    if (newest is None and not has_stage_before) or plan is None:
         message = f"job {job.id} has no verified checkpoint to continue from. Nearest that works: retry it"
         raise Refused("no_checkpoint", f"{message} without from_checkpoint", param="from_checkpoint")
-    if newest.step >= plan.num_steps:
+    if newest is not None and newest.step >= job.num_steps:
         message = f"job {job.id} has a checkpoint of its last step, {newest.step}: nothing is left to train"
         raise Refused("nothing_left", message, param="from_checkpoint")
-    latest = plan_so_far(replace(job, plan=None))
-    if latest is not None and latest.config_hash != plan.config_hash:
+    latest, own = planned(replace(job, plan=None)).config_hash, job.config_hash
+    if latest is not None and own is not None and latest != own:
         message = (
-            f"job {job.id} would have configuration {latest.config_hash[:12]} now, its checkpoint is of "
-            f"{plan.config_hash[:12]}. Nearest that works: retry it without from_checkpoint"
+            f"job {job.id} would have configuration {latest[:12]} now, its checkpoint is of "
+            f"{own[:12]}. Nearest that works: retry it without from_checkpoint"
         )
         raise Refused("other_configuration", message, param="from_checkpoint")
-    return newest.seen_from(job.id, command.new_job_id)
+    writer, reader = job.id, command.new_job_id
+    return Continued(
+        resume=newest and newest.seen_from(writer, reader),
+        best=job.best and job.best.seen_from(writer, reader),
+        stage=job.stage and job.stage.model_copy(update={"first_attempt": 1}),
+    )
 
 
 def submit(job: Job, view: View) -> Decision:
@@ -188,14 +227,21 @@ def _require_start(command: SubmitJob, trained_by: Job | None) -> None:
         raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
 
 
-def _require_known_files(command: SubmitJob, dataset: Dataset | None) -> None:
-    """Whether they are the job's cannot be told of a dataset from before its files were announced."""
+def _require_dataset_of_each_stage(command: SubmitJob) -> None:
+    asked, named = len(command.spec.later_stages), len(command.later_dataset_ids)
+    if asked != named:
+        message = f"later_dataset_ids: found {named}, expected {asked}: one for each of spec.later_stages"
+        raise Refused("dataset_mismatch", message, param="later_dataset_ids")
+
+
+def _require_known_files(command: SubmitJob, dataset_id: str, dataset: Dataset | None) -> None:
+    """Whether they are the job's cannot be known of a dataset from before its files were announced."""
     if dataset is None or dataset.tenant != command.tenant:
         return
     if dataset.state is DatasetState.READY and dataset.files is None:
         raise Refused(
             "dataset_mismatch",
-            f"dataset {command.dataset_id} does not say which files it was made of; submit it again, and this "
+            f"dataset {dataset_id} does not say which files it was made of; submit it again, and this "
             "job on the new one",
             param="dataset_id",
         )
@@ -230,4 +276,6 @@ def _job_submitted(job: Job) -> JobSubmitted:
         submitted_at=job.submitted_at,
         retry_of=job.retry_of,
         resume=job.resume if job.resume and job.resume.job_id else None,
+        later_dataset_ids=job.later_dataset_ids,
+        stage=job.stage,
     )

@@ -7,10 +7,10 @@ from typing import Any
 from schemas.base import BundleRef, FailureClass
 from schemas.job import Artifact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
 from schemas.lifecycle import JobState
-from services.scheduler.decide.admission import fail
+from services.scheduler.decide.admission import fail, stage_plans
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.stop import last_facts_due, strengthen
-from services.scheduler.model import Job, Stop
+from services.scheduler.model import Job, Plan, Stop
 
 MAX_DOUBLINGS = 16
 """More would not change a pause that has a bound, and a number that grows for ever fits no column."""
@@ -63,7 +63,8 @@ def paused(job: Job, reason: PauseReason) -> Decision:
 def cancelled(job: Job, *, by_budget: bool) -> Decision:
     """The newest verified bundle of its own is kept as a `dev` version, which nobody asked to have served."""
     newest = job.resume if job.resume and job.resume.job_id is None else None
-    kept = Artifact(**artifact_fields(job, newest) | {"auto_deploy": False}) if newest else None
+    fields = artifact_fields(job, newest) if newest else _fields_of_stage_before(job)
+    kept = Artifact(**fields | {"auto_deploy": False}) if fields else None
     fact = JobCancelled(
         job_id=job.id,
         tenant=job.tenant,
@@ -75,15 +76,45 @@ def cancelled(job: Job, *, by_budget: bool) -> Decision:
     return Decision(job.to(JobState.CANCELLED), (fact,))
 
 
+def _less_memory(plan: Plan | None) -> tuple[str | None, str]:
+    """The parameter to change, and the nearest value of it with which a step needs less."""
+    if plan is None:
+        return None, ""
+    recipe, devices = plan.spec.recipe, plan.spec.resources.devices_per_node
+    if not recipe.gradient_checkpointing:
+        param, nearest = "recipe.gradient_checkpointing", "recipe.gradient_checkpointing true"
+    elif recipe.micro_batch_size > 1:
+        half = recipe.micro_batch_size // 2
+        param, nearest = "recipe.micro_batch_size", f"recipe.micro_batch_size {half}"
+    else:
+        param = "policy.max_seq_length"
+        nearest = (
+            f"a smaller {param}, more resources.devices_per_node than {devices}, or a pool of larger devices"
+        )
+    return param, f". Nearest that needs less: {nearest}"
+
+
+def _changed(plan: Plan) -> str:
+    """How the next attempt needs less memory, for people."""
+    before, after = plan.spec.recipe, plan.with_least_memory.spec.recipe
+    words = {
+        "activations are computed again": before.gradient_checkpointing != after.gradient_checkpointing,
+        "micro batches are of one window": before.micro_batch_size_auto,
+        "the optimizer is in the host's memory": before.sharded.offload_optimizer_auto,
+    }
+    return ", ".join(word for word, is_changed in words.items() if is_changed)
+
+
 def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: View) -> Decision:
     """Its class's budget says which."""
     before = job.requeued(failure_class)
     if not job.may_requeue(failure_class):
         history = f" (requeued {before} times for class {failure_class} before)" if before else ""
-        return fail(job, failure_class, failure_class.value, message + history)
+        param, nearest = _less_memory(job.plan) if failure_class is FailureClass.OOM else (None, "")
+        return fail(job, failure_class, failure_class.value, f"{message}{history}{nearest}", param=param)
     plan = job.plan
     if plan is not None and failure_class is FailureClass.OOM:
-        plan, message = plan.with_recomputing(), f"{message}; activations are computed again from now on"
+        plan, message = plan.with_least_memory, f"{message}; {_changed(plan)} from now on"
     preempted_at = _recent_preemptions(job, failure_class, view)
     not_before = view.now + _back_off(failure_class, before, len(preempted_at), view)
     queued = job.to(
@@ -105,15 +136,29 @@ def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: V
     return Decision(queued, (fact,))
 
 
+def _fields_of_stage_before(job: Job) -> dict[str, Any] | None:
+    """Of what the stage before has trained, where the present one has saved nothing; None where another job did."""
+    stage = job.stage
+    if stage is None or stage.start is None or stage.start.job_id != job.id:
+        return None
+    before = stage.model_copy(update={"number": stage.number - 1})
+    return artifact_fields(
+        replace(job, stage=before, plan=job.stage_plans[before.number - 1]), stage.start.bundle
+    )
+
+
 def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
-    """What the evaluator and the registry must know of the model in this bundle."""
+    """What the evaluator and the registry must know of the model in this bundle, the last one, or in the best one of
+    its run, where the recipe asks for that.
+    """
     assert job.plan is not None, f"job {job.id} has a bundle without a plan"
+    best = job.best if bundle == job.resume else None
     spec, recipe = job.spec, job.plan.spec.recipe
     return {
         "job_id": job.id,
         "tenant": job.tenant,
         "attempt": job.attempt,
-        "bundle": bundle,
+        "bundle": best.bundle if best else bundle,
         "dataset": job.plan.dataset,
         "config_hash": job.plan.config_hash,
         "base_model": spec.base_model,
@@ -129,6 +174,8 @@ def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
         "suites": job.plan.suites,
         "kept_leaks": job.plan.kept_leaks,
         "started_from": spec.start_from,
+        "best_valid_loss": best.valid_loss if best else None,
+        "stages": stage_plans(job)[: job.stage.number] if job.stage else (),
     }
 
 
@@ -158,6 +205,7 @@ def _back_off(failure_class: FailureClass, before: int, preemptions: int, view: 
 
 
 def _last_step(job: Job) -> int:
+    begins_at = job.stage.steps_before if job.stage else 0
     if job.run is not None and job.run.facts.ending is not None:
-        return job.run.facts.ending.last_step
-    return job.resume.step if job.resume else 0
+        return max(begins_at, job.run.facts.ending.last_step)
+    return job.resume.step if job.resume else begins_at

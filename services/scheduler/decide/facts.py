@@ -5,14 +5,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-from schemas.base import BundleRef, FailureClass, Message
+from schemas.base import BestBundle, BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.model import (
-    AdaptersStale,
-    BaseModelRegistered,
     DeploymentApproved,
     ModelPromoted,
     ModelRegistered,
@@ -43,6 +41,7 @@ from services.scheduler.model import (
     ATTEMPT_OPEN,
     RESUME_POINT_RISES,
     Approval,
+    Base,
     Dataset,
     Deployment,
     Failure,
@@ -64,7 +63,15 @@ def on_dataset(job: Job, dataset: Dataset, view: View) -> Decision:
     """DatasetReady, DatasetRejected, DatasetDeleted or a refused SubmitDataset."""
     if job.state in TERMINAL:
         return _ignored(job)
-    return follow(Decision(replace(job, dataset=dataset)), view)
+    return follow(Decision(with_dataset(job, dataset)), view)
+
+
+def with_dataset(job: Job, dataset: Dataset) -> Job:
+    """It may be that of several stages."""
+    known = zip(job.later_dataset_ids, job.later_datasets, strict=True)
+    later = tuple(dataset if dataset_id == dataset.dataset_id else each for dataset_id, each in known)
+    first = dataset if job.dataset_id == dataset.dataset_id else job.dataset
+    return replace(job, dataset=first, later_datasets=later)
 
 
 def on_provisioning_failed(job: Job, fact: ProvisioningFailed, view: View) -> Decision:
@@ -114,6 +121,8 @@ def on_node_preempted(job: Job, fact: NodePreempted, view: View) -> Decision:
 def on_nodes_released(job: Job, fact: NodesReleased, view: View) -> Decision:
     first = job.run.facts.released_at if job.run else None
     decision = _store(job, fact, view, released_at=first or view.now)
+    if job.waits_for_release and not decision.ignored:
+        return replace(decision, job=replace(decision.job, not_before=None))
     return replace(decision, timers=decision.timers + last_facts_timer(decision.job, view))
 
 
@@ -121,11 +130,25 @@ def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: Vie
     """Of any attempt: the resume point is the newest verified bundle, whoever wrote it."""
     if job.state not in RESUME_POINT_RISES:
         return _ignored(job)
+    if job.is_of_stage_before(fact.bundle):
+        return Decision(
+            job, ignored=f"bundle of attempt {fact.bundle.attempt}, which trained an earlier stage"
+        )
     if isinstance(fact, CheckpointVerified):
         judged = replace(job, verified=job.verified | {fact.bundle})
+        if judged.resume == fact.bundle:
+            judged = replace(judged, best=_best_of(job, fact))
     else:
         judged = replace(job, corrupt=job.corrupt | {fact.bundle})
     return follow(Decision(judged.without_superseded_bundles()), view)
+
+
+def _best_of(job: Job, fact: CheckpointVerified) -> BestBundle | None:
+    """What a bundle names is a runner's word: of other jobs' only the one that this job began with counts."""
+    best = fact.best
+    if best is None or best.bundle.job_id is None:
+        return best
+    return best if job.best is not None and best.bundle == job.best.bundle else None
 
 
 def on_eval_passed(job: Job, fact: EvalPassed, view: View) -> Decision:
@@ -154,17 +177,17 @@ def on_promotion_refused(job: Job, fact: PromotionRefused, view: View) -> Decisi
     return _store_evaluation(job, view, denial=denial)
 
 
-def on_adapters_stale(job: Job, fact: AdaptersStale, view: View) -> Decision:
-    """`job` is on the files that the base model's name no longer points to.
+def on_base_replaced(job: Job, base: Base, view: View) -> Decision:
+    """`job` is on files that the base model's name no longer points to, but to `base`.
 
     What is under way continues: the old files may be registered again before it ends.
     """
-    message = f"base model {fact.base_model} has other files now (sha {fact.new_sha[:12]})"
+    message = f"base model {job.spec.base_model} has other files now (sha {base.sha[:12]})"
     return _store_denial(job, view, job.evaluation.denial or Rejection(message, stale_base=True))
 
 
-def on_base_model_registered(job: Job, fact: BaseModelRegistered, view: View) -> Decision:
-    """The job's base model is the registered one (again)."""
+def on_base_restored(job: Job, view: View) -> Decision:
+    """The base model's name points to the job's files (again)."""
     denial = job.evaluation.denial
     if denial is None or not denial.stale_base:
         return Decision(job)

@@ -31,7 +31,7 @@ from services.scheduler.decide.queue import (
 )
 
 MAX_CHANGES = 100
-"""Of one look, the front of the queue first: what is told costs a message each."""
+"""Of one look, the front of the queue first: what is emitted costs a message each."""
 EXACT_UP_TO = 10
 LOOKED_AT = 1_000
 """Jobs in front of which each is looked at alone."""

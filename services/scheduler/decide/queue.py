@@ -10,7 +10,7 @@ they state, or take nodes that are spare then.
 
 Where enough are booked by jobs that state no run time, that start is an estimate, and those that state none pass by
 the same estimate: such a job runs for a third of the time that the reserving job has waited; once it has run longer,
-for as long again. So the pool works while nobody can tell, and after three of the longest run times nobody passes.
+for as long again. So the pool works while nobody can know, and after three of the longest run times nobody passes.
 """
 
 import heapq
