@@ -18,7 +18,7 @@ class Settings(ServiceSettings):
     min_insync_replicas: int = 1
     max_message_bytes: int = MAX_BATCH_BYTES
     tenant_retention_days: int = 30
-    """As `python -m deploy.bootstrap` is told: of topics of tenants that are opened here."""
+    """As `python -m deploy.bootstrap` is given it: of topics of tenants that are opened here."""
 
     producer_byte_rate: PositiveInt | None = 1024**2
     consumer_byte_rate: PositiveInt | None = 16 * 1024**2

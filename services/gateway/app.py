@@ -18,6 +18,7 @@ from services.gateway.results import Results
 from services.gateway.routes import (
     admin,
     chat,
+    checkpoints,
     datasets,
     evaluations,
     files,
@@ -90,7 +91,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
     errors.install(app)
-    for each in (jobs, progress):
+    for each in (jobs, progress, checkpoints):
         app.include_router(each.router, prefix="/v1/fine_tuning", tags=[_noun(each)])
         app.include_router(each.router, prefix="/v1/fine-tuning", include_in_schema=False)
     # The last route of models takes any path below /models.

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Literal, Protocol, TypeVar
 
 from schemas.base import FileRef, StartFrom
 from schemas.compatibility import Refusal, check, check_holdout_of_texts, check_start
@@ -15,16 +16,24 @@ from schemas.specification import (
     DatasetPolicy,
     DatasetSpec,
     JobSpec,
+    LoraSpec,
     Method,
     Recipe,
     SafetyMix,
+    StageSpec,
     Tier,
     holdout_formats,
 )
-from schemas.training import StepMetrics
-from services.gateway.model import StoredFile
+from services.gateway.model import Step, StoredFile
 from services.gateway.obstacles import Obstacle
-from services.gateway.requests import NOT_AVAILABLE, CreateDataset, CreateJob, Hyperparameters, MethodChoice
+from services.gateway.requests import (
+    NOT_AVAILABLE,
+    CreateDataset,
+    CreateJob,
+    Hyperparameters,
+    MethodChoice,
+    StageChoice,
+)
 from shared.errors import Refused
 
 JobStatus = Literal["validating_files", "queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -98,15 +107,35 @@ class Ending:
         return "not_deployed" if self.is_promoted else "not_promoted"
 
 
-def steps_to_show(steps: Sequence[StepMetrics], num_steps: int | None) -> list[StepMetrics]:
-    """One for each percent of the job, so that a timeline stays readable; all where its length is not known."""
-    if num_steps is None or num_steps <= SHOWN_STEPS:
+class OfStep(Protocol):
+    @property
+    def step(self) -> int: ...
+
+
+OfStepT = TypeVar("OfStepT", bound=OfStep)
+
+
+def steps_to_show(steps: Sequence[OfStepT], num_steps: int | None, *, every: int | None = 1) -> list[OfStepT]:
+    """One for each percent of the job, so that a timeline stays readable; all where its length is not known.
+
+    every: steps from one of them to the next; None: so many that all may be shown.
+    """
+    if num_steps is None or every is None or num_steps <= SHOWN_STEPS * every:
         return list(steps)
     return [
         each
         for each in steps
-        if each.step * SHOWN_STEPS // num_steps > (each.step - 1) * SHOWN_STEPS // num_steps
+        if each.step * SHOWN_STEPS // num_steps > (each.step - every) * SHOWN_STEPS // num_steps
     ]
+
+
+def seconds_left(newest: Sequence[Step], *, num_left: int) -> float | None:
+    """As the recorded steps went, the newest first; None before an attempt has two of them."""
+    steps = [step for step in newest if step.attempt == newest[0].attempt]
+    if len(steps) < 2:
+        return None
+    end, begin = (datetime.fromisoformat(str(step.metrics["time"])) for step in (steps[0], steps[-1]))
+    return max(0.0, (end - begin).total_seconds()) / (len(steps) - 1) * max(0, num_left)
 
 
 @dataclass(frozen=True)
@@ -154,9 +183,15 @@ class Inputs:
 
 
 def job_command(
-    request: CreateJob, inputs: Inputs, *, tenant: str, tier: Tier, job_id: str, dataset_id: str
+    request: CreateJob,
+    inputs: Inputs,
+    *,
+    tenant: str,
+    tier: Tier,
+    job_id: str,
+    dataset_ids: Sequence[str],
 ) -> SubmitJob:
-    """Raises Refused naming the parameter at fault."""
+    """Raises Refused naming the parameter at fault. `dataset_ids`: of the stages, in their order."""
     _refuse_unavailable(request)
     base = inputs.require_base(request.model)
     recipe = _recipe(request, inputs.trained)
@@ -172,6 +207,7 @@ def job_command(
         gate=extensions.gate,
         training_file=training.ref,
         validation_file=_optional(inputs, request.validation_file, "validation_file"),
+        later_stages=_later_stages(request, inputs, recipe, base),
         holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
         suffix=request.suffix or "",
         auto_deploy=extensions.auto_deploy,
@@ -184,35 +220,82 @@ def job_command(
     if inputs.trained and (refusal := check_start(recipe, inputs.trained.recipe, request.model)):
         raise Refused(refusal.code, f"retune.{refusal.message}", param=f"retune.{refusal.param}")
     _require_askable(request, inputs, spec)
-    return SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec)
+    first, *later = dataset_ids
+    return SubmitJob(
+        job_id=job_id, tenant=tenant, dataset_id=first, later_dataset_ids=tuple(later), spec=spec
+    )
+
+
+def _later_stages(
+    request: CreateJob, inputs: Inputs, first: Recipe, base: BaseModel
+) -> tuple[StageSpec, ...]:
+    stages = []
+    for index, choice in enumerate(request.retune.later_stages):
+        place = f"retune.later_stages[{index}]"
+        recipe = _with_adapter_of(first, choice.recipe)
+        training = inputs.file(choice.training_file, param=f"{place}.training_file")
+        _require_format(training, recipe, base, param=f"{place}.training_file")
+        validation = _optional(inputs, choice.validation_file, f"{place}.validation_file")
+        stages.append(StageSpec(recipe=recipe, training_file=training.ref, validation_file=validation))
+    return tuple(stages)
+
+
+def dataset_commands(
+    request: CreateJob, inputs: Inputs, *, tenant: str, dataset_ids: Sequence[str]
+) -> list[SubmitDataset]:
+    """One for each stage, in their order: all are compared with the holdout. Raises Refused."""
+    first, *later = dataset_ids
+    commands = [dataset_command(request, inputs, tenant=tenant, dataset_id=first)]
+    for index, (choice, dataset_id) in enumerate(zip(request.retune.later_stages, later, strict=True)):
+        place = f"retune.later_stages[{index}]."
+        spec = _dataset_spec(choice, request, inputs, files=place, place=place)
+        commands.append(SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec))
+    return commands
 
 
 def dataset_command(
     request: CreateJob | CreateDataset, inputs: Inputs, *, tenant: str, dataset_id: str
 ) -> SubmitDataset:
+    """Of the first stage, or of all there is. Raises Refused."""
+    own = request.retune
+    if isinstance(request, CreateDataset) and own.later_stages:
+        message = "retune.later_stages: a dataset is of one stage. Nearest that works: one request for each"
+        raise Refused("stages_of_a_dataset", message, param="retune.later_stages")
+    recipe = _recipe(request, None) if isinstance(request, CreateJob) else own.recipe
+    first = StageChoice(
+        recipe=recipe,
+        training_file=request.training_file,
+        validation_file=request.validation_file,
+        policy=own.policy,
+        safety_mix=own.safety_mix,
+    )
+    spec = _dataset_spec(first, request, inputs, files="", place="retune.")
+    return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec)
+
+
+def _dataset_spec(
+    choice: StageChoice, request: CreateJob | CreateDataset, inputs: Inputs, *, files: str, place: str
+) -> DatasetSpec:
+    """files, place: where the request has the stage's files and the rest of it."""
     base = inputs.require_base(request.model)
-    recipe = _recipe(request, None) if isinstance(request, CreateJob) else request.retune.recipe
-    training = inputs.file(request.training_file, param="training_file")
-    _require_format(training, recipe, base, param="training_file")
-    extensions = request.retune
-    if refusal := operators_only(extensions.policy):
-        param = f"retune.{refusal.param}"
-        raise Refused(refusal.code, f"retune.{refusal.message}", param=param)
+    training = inputs.file(choice.training_file, param=f"{files}training_file")
+    _require_format(training, choice.recipe, base, param=f"{files}training_file")
+    if refusal := operators_only(choice.policy):
+        raise Refused(refusal.code, f"{place}{refusal.message}", param=f"{place}{refusal.param}")
     mix = None
-    if choice := extensions.safety_mix:
-        file = inputs.file(choice.file, param="retune.safety_mix.file")
-        mix = SafetyMix(file=file.ref, share=choice.share)
-    spec = DatasetSpec(
+    if asked := choice.safety_mix:
+        file = inputs.file(asked.file, param=f"{place}safety_mix.file")
+        mix = SafetyMix(file=file.ref, share=asked.share)
+    return DatasetSpec(
         base_model=base.name,
         base_sha=base.base_sha,
         training_file=training.ref,
-        validation_file=_optional(inputs, request.validation_file, "validation_file"),
-        holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
+        validation_file=_optional(inputs, choice.validation_file, f"{files}validation_file"),
+        holdout=_optional(inputs, request.retune.holdout_file, "retune.holdout_file"),
         safety_mix=mix,
-        policy=extensions.policy,
-        method=recipe.method,
+        policy=choice.policy,
+        method=choice.recipe.method,
     )
-    return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec)
 
 
 PARAMS = {"holdout": "retune.holdout_file"}
@@ -245,8 +328,11 @@ def operators_only(policy: DatasetPolicy) -> Refusal | None:
 
 def file_ids(request: CreateJob | CreateDataset) -> list[str]:
     extensions = request.retune
-    mix = extensions.safety_mix.file if extensions.safety_mix else None
-    named = (request.training_file, request.validation_file, extensions.holdout_file, mix)
+    named = [request.training_file, request.validation_file, extensions.holdout_file]
+    for stage in extensions.later_stages:
+        named += [stage.training_file, stage.validation_file]
+    mixes = (extensions.safety_mix, *(stage.safety_mix for stage in extensions.later_stages))
+    named += [mix.file for mix in mixes if mix]
     return [file_id for file_id in named if file_id]
 
 
@@ -304,11 +390,19 @@ def _recipe(request: CreateJob, trained: Trained | None) -> Recipe:
     }
     chosen: dict[str, object] = {name: value for name, value in theirs.items() if value != "auto"}
     resolved = Recipe.model_validate(recipe | chosen)
-    if trained is None or resolved.kind != "adapter" or trained.recipe.kind != "adapter":
+    if trained is None:
         return resolved
-    own = trained.recipe.lora.model_dump(exclude={"dropout"})
-    lora = own | request.retune.recipe.lora.model_dump(exclude_unset=True)
-    return Recipe.model_validate(recipe | chosen | {"lora": lora})
+    unset = resolved.model_copy(update={"lora": request.retune.recipe.lora})
+    return _with_adapter_of(trained.recipe, unset)
+
+
+def _with_adapter_of(trained: Recipe, recipe: Recipe) -> Recipe:
+    """An adapter that is trained on keeps what the recipe does not name of it."""
+    if recipe.kind != "adapter" or trained.kind != "adapter":
+        return recipe
+    own = trained.lora.model_dump(exclude={"dropout"})
+    asked = recipe.lora.model_dump(exclude_unset=True)
+    return recipe.model_copy(update={"lora": LoraSpec.model_validate(own | asked)})
 
 
 def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param: str) -> None:
@@ -327,15 +421,16 @@ def _require_format(file: StoredFile, recipe: Recipe, base: BaseModel, *, param:
 
 
 def _require_askable(request: CreateJob, inputs: Inputs, spec: JobSpec) -> None:
-    """The holdout's format, where it is known, is one that the gate can ask."""
+    """The holdout's format, where it is known, is one that the gate can ask of what the last stage has trained."""
     if request.retune.holdout_file is None:
         return
     param = "retune.holdout_file"
     file = inputs.file(request.retune.holdout_file, param=param)
-    expected = holdout_formats(spec.recipe.method)
+    method = spec.by_stage[-1].recipe.method
+    expected = holdout_formats(method)
     if file.format is not None and file.format not in expected:
         message = f"{param}: file {file.ref.file_id!r} has format {file.format.value!r}, after method "
-        message += f"{spec.recipe.method.value!r} the gate asks {' or '.join(sorted(expected))}"
+        message += f"{method.value!r} the gate asks {' or '.join(sorted(expected))}"
         raise Refused("wrong_format", message, param=param)
     if file.format is DatasetFormat.TEXT and (refusal := check_holdout_of_texts(spec.gate)):
         raise Refused(refusal.code, f"retune.{refusal.message}", param=f"retune.{refusal.param}")

@@ -83,10 +83,21 @@ class Gateway:
             await asyncio.sleep(POLL_SECONDS)
         return None
 
+    async def refusal_of(self, command_id: str) -> ApiError | None:
+        """The reason where a command was refused by now."""
+        outcome = await readmodels.find_outcome(self.service.database, command_id)
+        return None if outcome is None else _refusal_in(outcome)
+
+
+def _refusal_in(outcome: Outcome) -> ApiError | None:
+    if outcome.event_type != CommandRefused.type:
+        return None
+    return refusal(CommandRefused.model_validate(outcome.payload))
+
 
 def _accepted(outcome: Outcome) -> JsonObject:
-    if outcome.event_type == CommandRefused.type:
-        raise refusal(CommandRefused.model_validate(outcome.payload))
+    if (problem := _refusal_in(outcome)) is not None:
+        raise problem
     return outcome.payload
 
 

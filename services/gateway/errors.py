@@ -64,7 +64,7 @@ class ApiError(Exception):
 
 
 def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
-    """Also for what belongs to another tenant: existence is not told."""
+    """Also for what belongs to another tenant: existence is not disclosed."""
     code = re.sub(r"\W", "_", what)
     return ApiError(404, f"{what} {name!r} does not exist", param=param, code=f"{code}_not_found")
 
@@ -95,7 +95,9 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
     if kind == "json_invalid":
         return ApiError(400, f"body: not JSON: {message}", code="invalid_json")
     # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
-    param = ".".join(str(part) for part in first["loc"] if _FIELD.fullmatch(str(part))) or None
+    field = first.get("ctx", {}).get("field")
+    place = (*first["loc"], field) if field else first["loc"]
+    param = ".".join(str(part) for part in place if _FIELD.fullmatch(str(part))) or None
     has_value = kind != "missing" and not isinstance(first.get("input"), dict)
     value_text = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
     code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")

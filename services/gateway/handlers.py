@@ -1,6 +1,6 @@
 """Events into read models, tenants' commands into ours."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ TenantCommand = (
 async def project(event: Message, unit: Unit) -> None:
     """Bring the read models up to date, and the job's timeline where the event is about a job."""
     if isinstance(event, OF_DATASETS):
-        # The dataset's answer and a job that names it come on two topics: the second one tells the timeline.
+        # The dataset's answer and a job that names it come on two topics: the second one writes the timeline.
         await lock_name(unit.conn, event.dataset_id)
     if projection := PROJECTIONS.get(type(event)):
         await projection.apply(event, unit)
@@ -83,17 +83,21 @@ async def _job_of(event: Message, unit: Unit) -> str | None:
 async def _add_dataset_answer(event: job.JobSubmitted | dataset.DatasetFact, unit: Unit) -> None:
     """A dataset does not know its jobs: they name it, before its answer or after. The caller holds the dataset."""
     if isinstance(event, job.JobSubmitted):
-        answer = await readmodels.find_answer(unit.conn, event.dataset_id, event.tenant)
-        jobs = [event.job_id] if answer else []
-    else:
-        envelope, data = envelope_of(unit), event.model_dump(mode="json")
-        answer = DatasetAnswer(id=envelope.id, time=envelope.time, type=event.type, data=data)
-        await tables.save_answer(unit.conn, event.dataset_id, event.tenant, answer)
-        jobs = await readmodels.jobs_of_dataset(unit.conn, event.dataset_id, event.tenant)
+        for dataset_id in (event.dataset_id, *event.later_dataset_ids):
+            if answer := await readmodels.find_answer(unit.conn, dataset_id, event.tenant):
+                await _add_answer([event.job_id], event.tenant, answer, unit)
+        return
+    envelope, data = envelope_of(unit), event.model_dump(mode="json")
+    answer = DatasetAnswer(id=envelope.id, time=envelope.time, type=event.type, data=data)
+    await tables.save_answer(unit.conn, event.dataset_id, event.tenant, answer)
+    jobs = await readmodels.jobs_of_dataset(unit.conn, event.dataset_id, event.tenant)
+    await _add_answer(jobs, event.tenant, answer, unit)
+
+
+async def _add_answer(jobs: Sequence[str], tenant: str, answer: DatasetAnswer, unit: Unit) -> None:
     for job_id in jobs:
-        assert answer is not None, "jobs are named where there is an answer"
         fact = ANSWERS[answer.type].model_validate(answer.data)
-        await tables.add_event(unit.conn, job_id, event.tenant, answer.id, fact, sentence(fact), answer.time)
+        await tables.add_event(unit.conn, job_id, tenant, answer.id, fact, sentence(fact), answer.time)
 
 
 async def tenant_command(defaults: Quotas, command: TenantCommand, unit: Unit) -> None:
@@ -119,7 +123,8 @@ async def tenant_command(defaults: Quotas, command: TenantCommand, unit: Unit) -
 
 async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
     if isinstance(command, dataset.SubmitDataset | job.SubmitJob):
-        await _require_dataset(command.dataset_id, tenant, unit)
+        later = command.later_dataset_ids if isinstance(command, job.SubmitJob) else ()
+        await _require_datasets((command.dataset_id, *later), tenant, unit)
         await _require_files(command.spec, tenant, unit)
         await _require_base(command.spec, unit)
     if isinstance(command, dataset.SubmitDataset) and (refusal := operators_only(command.spec.policy)):
@@ -143,11 +148,12 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
-async def _require_dataset(dataset_id: str, tenant: str, unit: Unit) -> None:
+async def _require_datasets(dataset_ids: Iterable[str], tenant: str, unit: Unit) -> None:
     """A dataset that is not known yet may be on its way on another partition."""
-    owner = await readmodels.find_tenant_of_dataset(unit.conn, dataset_id)
-    if owner not in (None, tenant):
-        raise Refused("unknown_dataset", f"dataset {dataset_id!r} does not exist", param="dataset_id")
+    for dataset_id in dataset_ids:
+        owner = await readmodels.find_tenant_of_dataset(unit.conn, dataset_id)
+        if owner not in (None, tenant):
+            raise Refused("unknown_dataset", f"dataset {dataset_id!r} does not exist", param="dataset_id")
 
 
 async def _require_base(spec: DatasetSpec | JobSpec, unit: Unit) -> None:
@@ -177,7 +183,12 @@ async def _has_model(model_id: str, tenant: str, unit: Unit) -> bool:
 
 async def _require_files(spec: DatasetSpec | JobSpec, tenant: str, unit: Unit) -> None:
     mix = getattr(spec, "safety_mix", None)
+    later = enumerate(spec.later_stages if isinstance(spec, JobSpec) else ())
     named = {
+        f"later_stages[{index}].{name}": file
+        for index, stage in later
+        for name, file in (("training_file", stage.training_file), ("validation_file", stage.validation_file))
+    } | {
         "training_file": spec.training_file,
         "validation_file": spec.validation_file,
         "holdout": spec.holdout,
@@ -227,6 +238,7 @@ async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
 
 async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
     await unit.release(tables.attempt_name(event.job_id, event.attempt))
+    await submission.note_pool(unit, event)
 
 
 async def _delayed(event: Delayed, unit: Unit) -> None:
@@ -268,9 +280,7 @@ async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
         "cancel it and submit again"
     )
     warning = JobWarning(code="stale_base", message=message, param="model")
-    event_id = envelope_of(unit).id
-    for job_id, tenant in await tables.warn_jobs_on_base(unit.conn, event.stale_sha, warning):
-        await tables.add_warnings(unit, job_id, tenant, event_id, [warning])
+    await tables.warn_jobs_on_base(unit, event.base_model, event.stale_sha, envelope_of(unit).id, warning)
 
 
 NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed, job.QueuePositionChanged)

@@ -78,15 +78,52 @@ class Queue(Answer):
     as_of: Time
 
 
+class RecordedStep(StepMetrics):
+    attempt: Count
+    """The newest attempt that made the step."""
+    valid_loss: float | None
+    """After the step, where the recipe says to measure it there: on some windows of the validation file."""
+    full_valid_loss: float | None
+    """On all of them."""
+    perplexity: float | None = None
+    """Of the validation file, with cpt, where `full_valid_loss` is measured."""
+
+
+class Stage(Answer):
+    """A stage of the job's training; each starts from what the one before has trained."""
+
+    number: Count
+    """From 1."""
+    status: Literal["waiting", "present", "trained"]
+    training_file: str
+    validation_file: str | None
+    dataset_id: str
+    recipe: JsonObject
+    """As in the request; without `auto` once the job is queued."""
+    dataset_version: str | None
+    """This and the next three: None until the datasets of all stages are ready."""
+    config_hash: str | None
+    """Covers the stages before it too."""
+    steps_before: Count | None
+    """The step of the job after which its own begin."""
+    num_steps: Count | None
+
+
 class JobExtensions(Answer):
     state: JobState
     attempt: Count
+    stage: Count | None
+    """Number of the stage that it is in; None where it has no stages."""
+    stages: tuple[Stage, ...]
+    """Those of a job that has several."""
     waiting_for: str
     queue: Queue | None
     warnings: tuple[JobWarning, ...]
     num_steps: Count | None
     last_step: Step
     progress: Progress | None
+    newest_step: RecordedStep | None = None
+    """While the job trains: the numbers of the newest step that is recorded."""
     dataset_id: str | None
     dataset_version: str | None
     config_hash: str | None
@@ -162,11 +199,11 @@ class CheckpointMetrics(Answer):
     train_loss: float | None
     valid_loss: float | None
     served_valid_loss: float | None = None
-    """Of the same windows, with qlora: the adapter on the base as it is served, while the others are on the base in
-    4 bits. Of the last checkpoint alone."""
+    """Of the same windows, with qlora or quantization: the adapter on the base as it is served, while the others are
+    on the base in 4 bits. Of the last checkpoint alone."""
     full_valid_loss: float | None
     perplexity: float | None = None
-    """Of the validation file, with cpt: of the last checkpoint alone, as is the next."""
+    """Of the validation file, with cpt: of the last checkpoint, and where `full_valid_loss` is measured."""
     start_perplexity: float | None = None
     """Before the first step."""
     reward_margin: float | None = None
@@ -180,6 +217,9 @@ class CheckpointExtensions(Answer):
     kind: str
     state: str
     manifest_sha256: str
+    is_best: bool
+    """Whether it has the lowest loss on the validation file so far, where the recipe asks for the best one
+    (`load_best_model_at_end`): it becomes the model."""
 
 
 class Checkpoint(Resource):
@@ -190,11 +230,6 @@ class Checkpoint(Resource):
     step_number: Step
     metrics: CheckpointMetrics
     retune: CheckpointExtensions
-
-
-class RecordedStep(StepMetrics):
-    attempt: Count
-    """The newest attempt that made the step."""
 
 
 class StepList(Answer):

@@ -5,20 +5,29 @@ from collections.abc import Mapping
 from schemas import training
 from services.gateway import tables
 from services.gateway.decide import steps_to_show
+from services.gateway.model import JobCourse
 from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
 
 
 async def written(event: training.CheckpointWritten, unit: Unit) -> None:
+    """What was measured at a step that the recipe names is reported already, by `recorded`."""
     await tables.update_job(unit.conn, event.job_id, event.tenant, last_step=event.bundle.step)
-    measured = training.BundleMetrics.model_validate(event.metrics)
+    course = await tables.find_course(unit.conn, event.job_id)
+    if not course.recipe_at(event.bundle.step).has_validations:
+        await _add_validation(event, unit, event.bundle.step, course.num_steps, event.metrics)
+
+
+async def _add_validation(
+    event: training.AttemptMessage, unit: Unit, step: int, num_steps: int | None, metrics: Mapping[str, float]
+) -> None:
+    measured = training.BundleMetrics.model_validate(metrics)
     loss = measured.valid_loss if measured.full_valid_loss is None else measured.full_valid_loss
-    if loss is not None:
-        num_steps = await tables.find_num_steps(unit.conn, event.job_id)
-        numbers = {"attempt": event.attempt} | measured.by_name
-        preferred = _preferred(measured.reward_margin, measured.reward_accuracy)
-        message = f"validation loss {loss:.4f}{_perplexities(measured)}{_as_served(measured)}{preferred}"
-        await _add_metrics(event, unit, event.bundle.step, num_steps, message, numbers)
+    if loss is None:
+        return
+    preferred = _preferred(measured.reward_margin, measured.reward_accuracy)
+    message = f"validation loss {loss:.4f}{_perplexities(measured)}{_as_served(measured)}{preferred}"
+    await _add_metrics(event, unit, step, num_steps, message, {"attempt": event.attempt} | measured.by_name)
 
 
 def _perplexities(measured: training.BundleMetrics) -> str:
@@ -47,7 +56,8 @@ async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
     """Every step in the read model; of a long job, some in the timeline. They are a runner's claims."""
     await tables.require_attempt(unit.conn, event.job_id, event.tenant, event.attempt)
     await tables.save_steps(unit.conn, event.job_id, event.attempt, event.steps)
-    num_steps = await tables.find_num_steps(unit.conn, event.job_id)
+    course = await tables.find_course(unit.conn, event.job_id)
+    num_steps = course.num_steps
     for step in steps_to_show(event.steps, num_steps):
         numbers = {
             "attempt": event.attempt,
@@ -56,12 +66,25 @@ async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
             "grad_norm": step.grad_norm,
             "tokens_per_second": step.tokens_per_second,
             "epoch": step.epoch,
-            **step.rewards,
+            "memory_bytes": step.memory_bytes,
+            **step.measured,
         }
         preferred = _preferred(step.reward_margin, step.reward_accuracy)
         await _add_metrics(
             event, unit, step.step, num_steps, f"training loss {step.loss:.4f}{preferred}", numbers
         )
+    if event.validations:
+        await _validated(event, unit, course)
+
+
+async def _validated(event: training.StepsRecorded, unit: Unit, course: JobCourse) -> None:
+    await tables.save_validations(unit.conn, event.job_id, event.attempt, event.validations)
+    newest = max(event.validations, key=lambda each: each.step)
+    every = course.recipe_at(newest.step).eval_every_steps
+    for each in steps_to_show(event.validations, course.num_steps, every=every):
+        await _add_validation(event, unit, each.step, course.num_steps, each.metrics)
+    loss = newest.metrics.get("full_valid_loss")
+    await tables.update_job(unit.conn, event.job_id, event.tenant, valid_loss=loss)
 
 
 async def _add_metrics(

@@ -6,10 +6,11 @@ from typing import Self
 
 from schemas.base import Bytes, Count, DeviceKind, Value
 from schemas.capabilities import BaseCapabilities
+from schemas.fitting import choose, least, needed
 from schemas.memory import MemoryEstimate, Setting, Shape, bundle_bytes, estimate
 from schemas.node import PoolCapacityChanged
 from schemas.specification import JobSpec, Method, Recipe, trains_either
-from services.gateway.model import BaseModelDetail
+from services.gateway.model import BaseModelDetail, JobMemory
 
 DEFAULT_WINDOW_TOKENS = 4096
 LEAST_WINDOW_TOKENS = 512
@@ -47,11 +48,34 @@ class Base:
 
 def of_job(spec: JobSpec, base: Base, *, max_seq_length: int, is_gpu: bool) -> MemoryEstimate:
     """The least that the recipe allows."""
-    setting = Setting.of(
+    setting = _setting(spec, max_seq_length, is_gpu=is_gpu)
+    return needed(base.shape, least(spec.recipe, num_devices=setting.num_devices), setting)
+
+
+def chosen_by(
+    pools: tuple[PoolCapacityChanged, ...], spec: JobSpec, base: Base, *, max_seq_length: int
+) -> JobMemory:
+    """By the GPUs of the pool with the largest ones, as the training process chooses there. A batch size of `auto`
+    is not known yet: it counts as one window for each device.
+    """
+    known = [pool for pool in pools if pool.device_memory_bytes is not None and _is_gpu(pool)]
+    if not known:
+        at_least = of_job(spec, base, max_seq_length=max_seq_length, is_gpu=True)
+        return JobMemory(max_seq_length=max_seq_length, **at_least.model_dump())
+    largest = max(known, key=_device_bytes)
+    setting = _setting(spec, max_seq_length, is_gpu=True)
+    chosen = choose(base.shape, spec.recipe, setting, device_bytes=_device_bytes(largest))
+    return JobMemory(
+        max_seq_length=max_seq_length,
+        pool=largest.pool,
+        **needed(base.shape, chosen, setting).model_dump(),
+    )
+
+
+def _setting(spec: JobSpec, max_seq_length: int, *, is_gpu: bool) -> Setting:
+    return Setting.of(
         spec.recipe, num_devices=spec.resources.num_devices, max_seq_length=max_seq_length, is_gpu=is_gpu
     )
-    recomputed = spec.recipe.gradient_checkpointing or spec.recipe.gradient_checkpointing_auto
-    return estimate(base.shape, spec.recipe, setting, gradient_checkpointing=recomputed)
 
 
 class MethodMemory(Value):
@@ -85,14 +109,14 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
         return ""
     if any(_share(spec, base, pool, window) <= DOUBT for pool in pools):
         return ""
-    largest = max(pools, key=lambda pool: pool.device_memory_bytes or 0)
+    largest = max(pools, key=_device_bytes)
     needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(largest))
     nearest = next(
         (words for words, fits in _nearer(spec, base, largest, window) if fits), "a smaller base model"
     )
     return (
         f"{spec.recipe.method} of {spec.base_model} needs about {_gib(needed.total_bytes)} of each device, pool "
-        f"{largest.pool} has {_gib(largest.device_memory_bytes or 0)}. Nearest that works: {nearest}"
+        f"{largest.pool} has {_gib(_device_bytes(largest))}. Nearest that works: {nearest}"
     )
 
 
@@ -138,9 +162,11 @@ def _smaller(
         )
         spec = _with_recipe(spec, **{param: value})
         yield f"recipe.{param}", str(value), spec, window
-    if spec.recipe.method is Method.LORA and not base.capabilities.converts_names:
-        spec = _with_recipe(spec, method=Method.QLORA)
-        yield "recipe.method", "qlora", spec, window
+    if not spec.recipe.is_quantized and not base.capabilities.converts_names:
+        is_lora = spec.recipe.method is Method.LORA
+        param, value = ("method", Method.QLORA) if is_lora else ("quantization", "nf4")
+        spec = _with_recipe(spec, **{param: value})
+        yield f"recipe.{param}", str(value), spec, window
     while window > LEAST_WINDOW_TOKENS:
         window //= 2
         yield "policy.max_seq_length", window, spec, window
@@ -154,6 +180,10 @@ def _share(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) ->
     """Of what the pool's devices have, which is known."""
     needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(pool))
     return needed.total_bytes / (pool.device_memory_bytes or 1)
+
+
+def _device_bytes(pool: PoolCapacityChanged) -> int:
+    return pool.device_memory_bytes or 0
 
 
 def _is_gpu(pool: PoolCapacityChanged) -> bool:

@@ -12,10 +12,10 @@ from schemas.capabilities import BaseCapabilities
 from schemas.dataset import RowProblem
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import BenchmarkKind, CheckResult, Evidence, Expects
-from schemas.job import WaitReason
+from schemas.job import JobSubmitted, StagePlan, SubmitJob, WaitReason
 from schemas.lifecycle import JobState
 from schemas.memory import MemoryEstimate
-from schemas.specification import DatasetFormat
+from schemas.specification import DatasetFormat, JobSpec, Recipe, StageSpec
 from schemas.training import BundleMetrics, Preparation
 
 JsonObject = dict[str, JsonValue]
@@ -92,6 +92,28 @@ class SubmittedSpec(Row):
         return seed
 
 
+class SubmittedStage(Row):
+    """A stage of a job that has several, as it was asked for."""
+
+    recipe: JsonObject
+    training_file: FileRef
+    validation_file: FileRef | None
+    dataset_id: str
+
+    @classmethod
+    def all_of(cls, submitted: SubmitJob | JobSubmitted) -> "tuple[SubmittedStage, ...]":
+        """In their order; none where the job has no later ones."""
+        if not submitted.later_dataset_ids:
+            return ()
+        dataset_ids = (submitted.dataset_id, *submitted.later_dataset_ids)
+        pairs = zip(submitted.spec.by_stage, dataset_ids, strict=True)
+        return tuple(cls(dataset_id=dataset_id, **_files_and_recipe(spec)) for spec, dataset_id in pairs)
+
+
+def _files_and_recipe(spec: JobSpec) -> JsonObject:
+    return spec.model_dump(mode="json", include={*StageSpec.model_fields})
+
+
 class JobWarning(Row):
     code: str
     """Stable word for machines."""
@@ -136,10 +158,13 @@ class JobVerdict(Row):
 
 
 class JobMemory(MemoryEstimate):
-    """What each device needs by estimate, on a GPU."""
+    """What each device needs by estimate, with what the training process is about to choose there."""
 
     max_seq_length: Count
     """Length of a window of the job's dataset."""
+    pool: str | None = None
+    """By whose devices it is chosen; None where no pool says what its devices have, for the least that the recipe
+    allows."""
 
 
 class AttemptPreparation(Preparation):
@@ -147,6 +172,15 @@ class AttemptPreparation(Preparation):
 
     attempt: Count
     """The attempt that reported it."""
+
+
+class Step(Row):
+    step: int
+    attempt: int
+    metrics: JsonObject
+    """The other fields of StepMetrics."""
+    validation: BundleMetrics | None
+    """What was measured after it, where the recipe names it."""
 
 
 class Job(Row):
@@ -160,8 +194,14 @@ class Job(Row):
     duplicate_of: str | None
     retry_of: str | None
     attempt: int
+    stage: int | None
+    """Number of the one that is trained, from 1; None where it has no stages."""
+    stages: tuple[SubmittedStage, ...]
+    stage_plans: tuple[StagePlan, ...]
+    """Of all of them, once it is queued."""
     num_steps: int | None
     last_step: int
+    valid_loss: float | None
     trained_tokens: int | None
     waiting_for: str
     queue_entry: QueueEntry | None
@@ -181,6 +221,26 @@ class Job(Row):
     finished_at: datetime | None
     result_files: tuple[str, ...]
     evaluation: JobVerdict | None
+    newest_steps: tuple[Step, ...] = ()
+    """While it trains; the newest first."""
+
+
+class JobCourse(Row):
+    """What steps are counted of, and what is measured on the way."""
+
+    num_steps: int | None
+    """None before the job is queued."""
+    spec: SubmittedSpec
+    stage_plans: tuple[StagePlan, ...] = ()
+
+    def recipe_at(self, step: int) -> Recipe:
+        """Of the stage that makes the step."""
+        last = 0
+        for plan in self.stage_plans:
+            last += plan.num_steps
+            if step <= last:
+                return plan.recipe
+        return Recipe.model_validate(self.spec.recipe)
 
 
 class JobOwner(Row):
@@ -208,13 +268,8 @@ class Checkpoint(Row):
     metrics: BundleMetrics
     state: str
     created_at: datetime
-
-
-class Step(Row):
-    step: int
-    attempt: int
-    metrics: JsonObject
-    """The other fields of StepMetrics."""
+    is_best: bool
+    """Of the job's, where its recipe asks for the best one."""
 
 
 class MeasuredStep(Step):
@@ -325,6 +380,8 @@ class LineageDetail(Row):
     kind: Literal["adapter", "full"] | None = None
     rank: Count | None = None
     started_from: StartFrom | None = None
+    best_valid_loss: float | None = None
+    stages: tuple[StagePlan, ...] = ()
 
 
 class ModelVersion(Row):

@@ -7,7 +7,7 @@ from schemas.base import CapacityType
 from schemas.compatibility import check_base
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
-from schemas.specification import JobSpec
+from schemas.specification import JobSpec, Resources
 from services.gateway.memory import Base, why_not_saved_in_time, why_too_large
 
 REGISTER = {
@@ -111,6 +111,19 @@ def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
         yield Obstacle("judge_not_allowed", message, "gate.judge.url")
 
 
+def suited_pools(
+    resources: Resources, pools: tuple[PoolCapacityChanged, ...]
+) -> tuple[PoolCapacityChanged, ...]:
+    """Those that could take the job."""
+    return tuple(
+        pool
+        for pool in pools
+        if resources.pool in (None, pool.pool)
+        and pool.capacity_type in CLASSES[resources.capacity_type]
+        and pool.devices_per_node >= resources.devices_per_node
+    )
+
+
 def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     """Operators change how many nodes a pool has, but neither its capacity type nor what its nodes are."""
     resources = spec.resources
@@ -122,18 +135,13 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
         message = f"resources.pool: there is no pool {resources.pool!r}; known: {names}"
         yield Obstacle("unknown_pool", message, "resources.pool")
         return
-    suited = [
-        pool
-        for pool in named
-        if pool.capacity_type in CLASSES[resources.capacity_type]
-        and pool.devices_per_node >= resources.devices_per_node
-    ]
+    suited = suited_pools(resources, known.pools)
     asked = f"{resources.nodes} node(s) with {resources.devices_per_node} device(s) each ({resources.capacity_type})"
     if not suited:
         where = f"pool {resources.pool}" if resources.pool else f"any pool ({names})"
         yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")
         return
-    yield from _of_memory(spec, known, tuple(suited))
+    yield from _of_memory(spec, known, suited)
     if all(pool.nodes < resources.nodes for pool in suited):
         largest = max(pool.nodes for pool in suited)
         message = (

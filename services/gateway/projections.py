@@ -10,7 +10,7 @@ from typing import Any
 from schemas import access, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import Message
 from schemas.envelope import Envelope
-from services.gateway.model import JsonObject
+from services.gateway.model import JsonObject, SubmittedStage
 from services.gateway.tables import (
     BASE,
     CHECKPOINT,
@@ -93,6 +93,10 @@ def _queue_entry(event: job.QueuePositionChanged, unit: Unit) -> JsonObject:
     return entry | {"as_of": envelope_of(unit).time.isoformat()}
 
 
+def _stage(event: job.JobSubmitted | job.JobScheduled | job.JobStageCompleted, unit: Unit) -> int | None:
+    return event.stage.number if event.stage else None
+
+
 def _evaluation(*same: str, **others: object) -> Projection:
     unknown = {"reason": "", "checks": (), "evidence": None}
     values = {name: value for name, value in unknown.items() if name not in same} | others
@@ -117,16 +121,24 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     dataset.DatasetRejected: into(DATASET, state="rejected", detail=fields_except(*DATASET_COLUMNS)),
     job.JobSubmitted: into(
-        JOB, "spec", "dataset_id", "retry_of", state="validating", created_at=field_of("submitted_at")
+        JOB,
+        *("spec", "dataset_id", "retry_of"),
+        state="validating",
+        created_at=field_of("submitted_at"),
+        stage=_stage,
+        stages=lambda event, unit: SubmittedStage.all_of(event),
     ),
     job.JobQueued: into(
         JOB,
         *("waiting_for", "num_steps", "config_hash", "duplicate_of"),
         state="queued",
         dataset_version=field_of("dataset.version"),
+        stage_plans=field_of("stages"),
     ),
     job.QueuePositionChanged: into(JOB, queue_entry=_queue_entry),
-    job.JobScheduled: into(JOB, "attempt", "spec", state="provisioning", waiting_for="", queue_entry=None),
+    job.JobScheduled: into(
+        JOB, "attempt", "spec", state="provisioning", waiting_for="", queue_entry=None, stage=_stage
+    ),
     job.JobRunning: into(JOB, state="running"),
     job.JobStopping: into(JOB, state="stopping"),
     job.JobPaused: into(JOB, state="paused", queue_entry=None),
@@ -134,6 +146,15 @@ PROJECTIONS: dict[type[Message], Projection] = {
         JOB,
         state="queued",
         waiting_for=lambda event, unit: f"capacity, not before {event.not_before:%H:%M:%S}",
+    ),
+    job.JobStageCompleted: into(
+        JOB,
+        state="queued",
+        stage=_stage,
+        waiting_for=lambda event, unit: (
+            f"capacity for stage {event.stage.number} of {event.stage.num_stages}"
+        ),
+        queue_entry=None,
     ),
     job.JobEvaluating: into(JOB, state="evaluating", waiting_for=""),
     job.JobSucceeded: into(
@@ -204,6 +225,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
         detail=fields_of(
             *("config_hash", "template_sha256", "training_template_sha256", "bundle", "kind", "rank"),
             "started_from",
+            *("best_valid_loss", "stages"),
         ),
         created_at=now,
     ),

@@ -31,7 +31,7 @@ class Rates:
     _buckets: OrderedDict[str, _Bucket] = field(default_factory=OrderedDict)
 
     def take(self, key_id: str, per_minute: int | None, *, now: float) -> None:
-        """`now`: in seconds, by a clock that only goes on. Raises QuotaExceeded."""
+        """`now`: in seconds, by a clock that never goes back. Raises QuotaExceeded."""
         if per_minute is None:
             return
         size, per_second = max(1.0, per_minute * BURST_SECONDS / 60), per_minute / 60

@@ -30,16 +30,24 @@ from services.gateway.obstacles import Policy
 from services.gateway.store import Source, columns, find, select
 from shared.postgres.database import Connection, Database
 
-JOB_COLUMNS = """
+STEPS_OF_A_RATE = 20
+"""The newest steps of a job, over which the time of one is counted."""
+JOB_COLUMNS = f"""
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
-    num_steps, greatest(last_step, last_recorded) AS last_step, trained_tokens, waiting_for, queue_entry,
+    stage, stages, stage_plans,
+    num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'checks', checks,
                                'progress', progress)
-       FROM evaluation WHERE evaluation.job_id = job.job_id
-      ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation"""
+       FROM evaluation
+      WHERE evaluation.job_id = job.job_id AND (job.model_id IS NULL OR evaluation.model_id = job.model_id)
+      ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation,
+    (SELECT coalesce(jsonb_agg(to_jsonb(newest) ORDER BY newest.step DESC), '[]')
+       FROM (SELECT step, attempt, metrics, validation FROM step
+              WHERE step.job_id = job.job_id AND job.state IN ('running', 'stopping')
+              ORDER BY step DESC LIMIT {STEPS_OF_A_RATE}) AS newest) AS newest_steps"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 LIST_JOBS = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -55,14 +63,25 @@ EVENTS_BEFORE = f"""
      ORDER BY id DESC LIMIT $3"""
 HAS_EVENT = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND id = $2)"
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3"
+# The first of those with the lowest loss, as the trainer counts; of several stages the last one makes the model.
+CHECKPOINT_COLUMNS = """
+    job_id, attempt, step, manifest_sha256, kind, metrics, state, created_at,
+    (attempt, step) IS NOT DISTINCT FROM (
+        SELECT (other.attempt, other.step) FROM checkpoint AS other JOIN job USING (job_id)
+         WHERE other.job_id = checkpoint.job_id AND other.state = 'verified'
+           AND coalesce(job.stage_plans -> -1, job.spec) -> 'recipe' ->> 'load_best_model_at_end' = 'true'
+           AND other.step > coalesce(job.num_steps - (job.stage_plans -> -1 ->> 'num_steps')::int, -1)
+           AND other.metrics ? 'full_valid_loss'
+         ORDER BY (other.metrics ->> 'full_valid_loss')::float, other.step, other.attempt DESC LIMIT 1
+    ) AS is_best"""
 LIST_CHECKPOINTS = f"""
-    SELECT {columns(Checkpoint)} FROM checkpoint
+    SELECT {CHECKPOINT_COLUMNS} FROM checkpoint
      WHERE job_id = $1 AND tenant = $2 AND state = 'verified'
        AND ($3::int IS NULL OR (attempt, step) < ($3, $4))
      ORDER BY attempt DESC, step DESC LIMIT $5"""
 # Of several that an attempt wrote at a step, one that is of use.
 FIND_CHECKPOINT = f"""
-    SELECT {columns(Checkpoint)} FROM checkpoint
+    SELECT {CHECKPOINT_COLUMNS} FROM checkpoint
      WHERE job_id = $1 AND tenant = $2 AND attempt = $3 AND step = $4
      ORDER BY state = 'verified' DESC, created_at DESC LIMIT 1"""
 HAS_CHECKPOINT = """
@@ -70,7 +89,7 @@ HAS_CHECKPOINT = """
 LIST_STEPS = f"SELECT {columns(Step)} FROM step WHERE job_id = $1 AND step > $2 ORDER BY step LIMIT $3"
 # Of several attempts that came to a step, the last one's numbers, as for the step itself.
 LIST_STEPS_WITH_VALIDATION = """
-    SELECT step, step.attempt, step.metrics, measured.metrics AS measured
+    SELECT step, step.attempt, step.metrics, step.validation, measured.metrics AS measured
       FROM step LEFT JOIN LATERAL (
            SELECT metrics FROM checkpoint WHERE checkpoint.job_id = step.job_id AND checkpoint.step = step.step
             ORDER BY checkpoint.attempt DESC LIMIT 1) AS measured ON true
@@ -80,7 +99,10 @@ RECORDED_STEPS = """
            last_recorded
       FROM job WHERE job_id = $1"""
 FIND_ANSWER = "SELECT answer FROM dataset WHERE dataset_id = $1 AND tenant = $2"
-JOBS_OF_DATASET = "SELECT job_id FROM job WHERE dataset_id = $1 AND tenant = $2 ORDER BY job_id"
+JOBS_OF_DATASET = """
+    SELECT job_id FROM job
+     WHERE (dataset_id = $1 OR stages @> jsonb_build_array(jsonb_build_object('dataset_id', $1::text)))
+       AND tenant = $2 ORDER BY job_id"""
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 POLICY_OF_DATASET = "SELECT policy FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 LIST_DATASETS = f"""
@@ -112,6 +134,9 @@ DIGEST_OF_BUNDLE = """
     SELECT digest FROM model
      WHERE tenant = $1 AND job_id = $2 AND detail -> 'bundle' ->> 'manifest_sha256' = $3 AND stage <> 'archived'
      LIMIT 1"""
+FIND_MODEL_OF_BUNDLE = f"""
+    SELECT {MODEL_COLUMNS} FROM model
+     WHERE tenant = $1 AND job_id = $2 AND detail -> 'bundle' ->> 'manifest_sha256' = $3 LIMIT 1"""
 EVALUATION_COLUMNS = columns(Evaluation)
 FIND_EVALUATION = f"""
     SELECT {EVALUATION_COLUMNS} FROM evaluation
@@ -264,6 +289,12 @@ async def find_digest_of_bundle(source: Source, tenant: str, job_id: str, manife
     """Of the model version that the bundle has become; None where it has become none."""
     digest: str | None = await source.fetchval(DIGEST_OF_BUNDLE, tenant, job_id, manifest_sha256)
     return digest
+
+
+async def find_model_of_bundle(
+    source: Source, tenant: str, job_id: str, manifest_sha256: str
+) -> ModelVersion | None:
+    return await find(ModelVersion, source, FIND_MODEL_OF_BUNDLE, tenant, job_id, manifest_sha256)
 
 
 async def list_models(

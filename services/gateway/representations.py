@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from schemas.specification import DpoSpec, Method
+from schemas.training import BundleMetrics
 from services.gateway import job_responses, memory, model, responses
-from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending
+from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending, seconds_left
 from services.gateway.trained import name_of
 
 T = TypeVar("T", bound=responses.Resource)
@@ -146,7 +147,8 @@ def _progress(row: model.Job) -> responses.Progress | None:
         done=row.last_step,
         total=row.num_steps,
         unit="steps",
-        seconds_left=None,
+        seconds_left=seconds_left(row.newest_steps, num_left=row.num_steps - row.last_step),
+        valid_loss=row.valid_loss,
     )
 
 
@@ -215,17 +217,48 @@ def _queue(entry: model.QueueEntry) -> job_responses.Queue:
     )
 
 
+def _stages(row: model.Job) -> tuple[job_responses.Stage, ...]:
+    plans = row.stage_plans or (None,) * len(row.stages)
+    before, stages = 0, []
+    for number, (asked, plan) in enumerate(zip(row.stages, plans, strict=True), 1):
+        stage = job_responses.Stage(
+            number=number,
+            status=_status_of_stage(row, number),
+            training_file=asked.training_file.file_id,
+            validation_file=asked.validation_file and asked.validation_file.file_id,
+            dataset_id=asked.dataset_id,
+            recipe=plan.recipe.model_dump(mode="json") if plan else asked.recipe,
+            dataset_version=plan and plan.dataset.version,
+            config_hash=plan and plan.config_hash,
+            steps_before=before if plan else None,
+            num_steps=plan and plan.num_steps,
+        )
+        before += plan.num_steps if plan else 0
+        stages.append(stage)
+    return tuple(stages)
+
+
+def _status_of_stage(row: model.Job, number: int) -> Literal["waiting", "present", "trained"]:
+    present = row.stage or 1
+    if number == present:
+        return "trained" if row.state in ("evaluating", "succeeded") else "present"
+    return "trained" if number < present else "waiting"
+
+
 def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensions:
     entry = row.queue_entry if row.state == "queued" else None
     return job_responses.JobExtensions(
         state=row.state,
         attempt=row.attempt,
+        stage=row.stage,
+        stages=_stages(row),
         waiting_for=entry.waiting_for if entry else row.waiting_for,
         queue=entry and _queue(entry),
         warnings=row.warnings,
         num_steps=row.num_steps,
         last_step=row.last_step,
         progress=_progress(row),
+        newest_step=recorded_step(row.newest_steps[0]) if row.newest_steps else None,
         dataset_id=row.dataset_id,
         dataset_version=row.dataset_version,
         config_hash=row.config_hash,
@@ -269,13 +302,20 @@ def checkpoint(row: model.Checkpoint) -> job_responses.Checkpoint:
         step_number=row.step,
         metrics=job_responses.CheckpointMetrics(step=row.step, **dict(row.metrics)),
         retune=job_responses.CheckpointExtensions(
-            attempt=row.attempt, kind=row.kind, state=row.state, manifest_sha256=row.manifest_sha256
+            attempt=row.attempt,
+            kind=row.kind,
+            state=row.state,
+            manifest_sha256=row.manifest_sha256,
+            is_best=row.is_best,
         ),
     )
 
 
 def recorded_step(row: model.Step) -> job_responses.RecordedStep:
-    return job_responses.RecordedStep.model_validate(row.metrics | {"step": row.step, "attempt": row.attempt})
+    validation = row.validation or BundleMetrics()
+    numbers = {name: getattr(validation, name) for name in ("valid_loss", "full_valid_loss", "perplexity")}
+    named = {"step": row.step, "attempt": row.attempt}
+    return job_responses.RecordedStep.model_validate(row.metrics | numbers | named)
 
 
 def base_model(row: model.RegisteredBase) -> responses.BaseModel:

@@ -55,6 +55,16 @@ class SafetyMixChoice(Spec):
     share: Share = 0.1
 
 
+class StageChoice(Spec):
+    """What is trained after the stage before, from the weights that it trained."""
+
+    recipe: Recipe = Recipe()
+    training_file: str
+    validation_file: str | None = None
+    policy: DatasetPolicy = DatasetPolicy()
+    safety_mix: SafetyMixChoice | None = None
+
+
 class Extensions(Spec):
     """What OpenAI's API has no word for."""
 
@@ -64,6 +74,8 @@ class Extensions(Spec):
     policy: DatasetPolicy = DatasetPolicy()
     holdout_file: str | None = None
     safety_mix: SafetyMixChoice | None = None
+    later_stages: Annotated[tuple[StageChoice, ...], Field(max_length=7)] = ()
+    """Of a job: what is trained after its own files, one stage after the other, before the gate sees the last one."""
     auto_deploy: bool = True
     allow_ungated: bool = False
     """Train although the gate has nothing to ask in a check that it requires."""

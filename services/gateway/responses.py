@@ -9,6 +9,7 @@ from pydantic import ConfigDict
 
 from schemas.base import BundleRef, Count, Seconds, StartFrom, Value
 from schemas.evaluation import CheckResult, Evidence
+from schemas.job import StagePlan
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetFormat
 from services.gateway.memory import MethodMemory
@@ -205,6 +206,10 @@ class Lineage(Approval):
     rank: Count | None
     started_from: StartFrom | None
     """The version or checkpoint that its training started from; None: the base model."""
+    best_valid_loss: float | None
+    """By which its checkpoint, `bundle`, is the best of its run; null: it is the last one."""
+    stages: tuple[StagePlan, ...]
+    """Those that its job trained, in their order, where there are several; dataset and hash are the last one's."""
     evaluation: LineageVerdict | None
 
 
@@ -232,6 +237,9 @@ class Progress(Answer):
     total: Count | None
     unit: Literal["steps", "items"]
     seconds_left: Seconds | None
+    """As the newest steps or items went; None before there are two."""
+    valid_loss: float | None = None
+    """Of training: the newest loss on the whole validation file, where the recipe says when to measure it."""
 
 
 class Evaluation(Resource):

@@ -1,6 +1,6 @@
 """A job's result file: the table of its steps, put to S3 like an upload and listed in `result_files`.
 
-Written when training is over, from what run.metrics told, which may be lost: a step that nobody heard of has no line.
+Written when training is over, from run.metrics, whose messages may be lost: a step that nobody heard of has no line.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from uuid import uuid4
 from pydantic import JsonValue
 
 from schemas.base import JobId, TenantName
-from schemas.training import REWARDS, BundleMetrics
+from schemas.training import REWARDS, ROUTING, USE, BundleMetrics
 from services.gateway import readmodels, removal, store, tables
 from services.gateway.decide import RESULTS_PURPOSE
 from services.gateway.model import MeasuredStep, RecordedSteps
@@ -29,7 +29,7 @@ FILENAME = "step_metrics.csv"
 COLUMNS = (
     *("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy"),
     *("full_valid_loss", "learning_rate", "grad_norm", "num_tokens", "tokens_per_second", "epoch"),
-    *("attempt", "time", *REWARDS),
+    *("attempt", "time", *REWARDS, "memory_bytes", *USE, *ROUTING),
 )
 ROWS_AT_ONCE = 10_000
 POLL_SECONDS = 0.5
@@ -123,7 +123,7 @@ class Results:
 def lines(steps: Iterable[MeasuredStep]) -> Iterator[list[JsonValue]]:
     """Of the table; empty where something was not measured."""
     for step in steps:
-        measured = step.measured or BundleMetrics()
+        measured = step.validation or step.measured or BundleMetrics()
         numbers = step.metrics | {
             "step": step.step,
             "attempt": step.attempt,

@@ -55,7 +55,7 @@ TENANTS_ON_BASE = """
      ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
-# `limited_devices`: what the scheduler was told last, null as long as it knows no limit.
+# `limited_devices`: what the scheduler was asked last, null as long as it knows no limit.
 LIMITED_DEVICES = f"""
     SELECT {columns(DeviceLimit)} FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
 SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"

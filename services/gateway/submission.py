@@ -1,13 +1,13 @@
-"""What keeps a submitted job from its end: looked up at both doors, and told in the job and its timeline."""
+"""What keeps a submitted job from its end: looked up at both doors, and shown in the job and its timeline."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from schemas.job import JobSubmitted
+from schemas.job import JobScheduled, JobSubmitted
 from schemas.specification import JobSpec
 from services.gateway import memory, readmodels, store, tables
 from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
-from services.gateway.obstacles import Known, Obstacle, obstacles
+from services.gateway.obstacles import Known, Obstacle, obstacles, suited_pools
 from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection
@@ -22,15 +22,15 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id:
 
 
 async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
-    """Of each device, on a GPU; None where the base model's shape or the dataset's window is not known."""
+    """None where the base model's shape or the dataset's window is not known."""
     base = await _base(conn, spec)
     if base is None:
         return None
     window = await _window_tokens(conn, base, tenant, dataset_id)
     if window is None:
         return None
-    needed = memory.of_job(spec, base, max_seq_length=window, is_gpu=True)
-    return JobMemory(max_seq_length=window, **needed.model_dump())
+    pools = suited_pools(spec.resources, tuple(await readmodels.list_pools(conn)))
+    return memory.chosen_by(pools, spec, base, max_seq_length=window)
 
 
 async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, dataset_id: str) -> int | None:
@@ -55,6 +55,20 @@ async def warn(unit: Unit, event: JobSubmitted) -> None:
     await tables.add_warnings(unit, event.job_id, event.tenant, envelope_of(unit).id, warnings)
 
 
+async def note_pool(unit: Unit, event: JobScheduled) -> None:
+    """Where the job trains, and its batch, are known by now."""
+    job = await readmodels.find_job(unit.conn, event.job_id, event.tenant)
+    if job is None or job.dataset_id is None:
+        return
+    stages = job.stages or ()
+    dataset_id = stages[event.stage.number - 1].dataset_id if event.stage and stages else job.dataset_id
+    resources = event.spec.resources.model_copy(update={"pool": event.pool})
+    in_pool = event.spec.model_copy(update={"resources": resources})
+    estimated = await estimated_memory(unit.conn, in_pool, event.tenant, dataset_id)
+    if estimated is not None:
+        await tables.update_job(unit.conn, event.job_id, event.tenant, estimated_memory=estimated)
+
+
 def as_warnings(obstacles: Iterable[Obstacle]) -> tuple[JobWarning, ...]:
     return tuple(JobWarning(code=each.code, message=each.message, param=each.param) for each in obstacles)
 
@@ -72,12 +86,10 @@ async def why_stale(source: store.Source, spec: SubmittedSpec) -> str:
 async def deleted_file_of(conn: Connection, original: Job) -> str:
     """Why the job cannot be run again; "" where all its files are there, which stay until the commit."""
     spec = original.spec
-    files = {
-        "training_file": spec.training_file,
-        "validation_file": spec.validation_file,
-        "holdout": spec.holdout,
-    }
-    for name, file in files.items():
+    files = [("holdout", spec.holdout)]
+    for each in original.stages or (spec,):
+        files += [("training_file", each.training_file), ("validation_file", each.validation_file)]
+    for name, file in files:
         if file and await store.is_deleted(conn, file.file_id):
             gone = f"{name} of job {original.job_id!r}, file {file.file_id!r}, was deleted"
             return f"{gone}: upload it again and submit a new job"

@@ -10,15 +10,23 @@ from pydantic import BaseModel
 from schemas.base import CommandRefused, Delayed, Message
 from schemas.dataset import SubmitDataset
 from schemas.evaluation import GatePolicyPublished
-from schemas.training import StepMetrics
-from services.gateway.model import METRICS, DatasetAnswer, JobOwner, JobWarning, JsonObject
+from schemas.training import StepMetrics, StepValidated
+from services.gateway.model import (
+    METRICS,
+    DatasetAnswer,
+    JobCourse,
+    JobOwner,
+    JobWarning,
+    JsonObject,
+    SubmittedSpec,
+)
 from services.gateway.store import columns, find
 from shared.errors import ParentUnknown, Rejected
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection
 
 # Ids of one job's events must become visible in their order, or a reader that resumes after one misses an earlier
-# one: of processes that tell of one job at a time, the second waits here for the first to commit.
+# one: of processes that write of one job at a time, the second waits here for the first to commit.
 LOCK_JOB = "SELECT FROM job WHERE job_id = $1 FOR UPDATE"
 INSERT_EVENT = """
     INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
@@ -30,10 +38,11 @@ INSERT_METRICS = """
      WHERE NOT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND event_id = $3 AND message = $6)"""
 END_JOB = "INSERT INTO ended_job (job_id, ended_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 WHOSE_ATTEMPT = f"SELECT {columns(JobOwner)} FROM job WHERE job_id = $1"
-NUM_STEPS = "SELECT num_steps FROM job WHERE job_id = $1"
+FIND_COURSE = f"SELECT {columns(JobCourse)} FROM job WHERE job_id = $1"
 SAVE_STEP = """
     INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
+SAVE_VALIDATION = "UPDATE step SET validation = $4 WHERE job_id = $1 AND step = $2 AND attempt <= $3"
 TOKENS_OF_STEPS = """
     SELECT coalesce(sum((metrics ->> 'num_tokens')::bigint), 0)::bigint FROM step
      WHERE job_id = $1 AND step = ANY ($2::int[])"""
@@ -58,10 +67,15 @@ ADD_MODEL_OF_JOB = """
      WHERE job_id = $1 AND tenant = $2 AND state = 'succeeded' AND fine_tuned_model IS NULL"""
 SAVE_POLICY = """
     INSERT INTO gate_policy (detail) VALUES ($1) ON CONFLICT (singleton) DO UPDATE SET detail = $1"""
+# One statement, however many they are: one for each would come to the limit of a transaction.
 WARN_JOBS_ON_BASE = """
-    UPDATE job SET warnings = warnings || $2::jsonb
-     WHERE spec ->> 'base_sha' = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
-    RETURNING job_id, tenant"""
+    WITH warned AS (
+        UPDATE job SET warnings = warnings || jsonb_build_array($4::jsonb)
+         WHERE spec ->> 'base_sha' = $2 AND spec ->> 'base_model' = $1
+           AND state NOT IN ('succeeded', 'failed', 'cancelled')
+        RETURNING job_id, tenant)
+    INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+    SELECT job_id, tenant, $3, 'JobWarned', 'warn', $4::jsonb ->> 'message', $4, $5 FROM warned ORDER BY job_id"""
 SET_STALE = "UPDATE model SET is_stale = (base_sha <> $2) WHERE base_model = $1"
 SAVE_OUTCOME = """
     INSERT INTO outcome (causation_id, event_type, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
@@ -190,10 +204,10 @@ async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: i
         raise Rejected(f"{job_id} is of tenant {owner.tenant}, found {tenant}")
 
 
-async def find_num_steps(conn: Connection, job_id: str) -> int | None:
-    """None before the job is queued."""
-    num_steps: int | None = await conn.fetchval(NUM_STEPS, job_id)
-    return num_steps
+async def find_course(conn: Connection, job_id: str) -> JobCourse:
+    """As far as it is known."""
+    course = await find(JobCourse, conn, FIND_COURSE, job_id)
+    return course or JobCourse(num_steps=None, spec=SubmittedSpec())
 
 
 async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequence[StepMetrics]) -> None:
@@ -205,6 +219,14 @@ async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequenc
     await conn.executemany(SAVE_STEP, rows)
     added = await conn.fetchval(TOKENS_OF_STEPS, job_id, numbers) - before
     await conn.execute(COUNT_STEPS, job_id, max(numbers, default=0), added)
+
+
+async def save_validations(
+    conn: Connection, job_id: str, attempt: int, validations: Sequence[StepValidated]
+) -> None:
+    """Of the steps that are recorded; of several attempts that came to one, the last one's numbers count."""
+    rows = [(job_id, each.step, attempt, each.metrics) for each in validations]
+    await conn.executemany(SAVE_VALIDATION, rows)
 
 
 async def end_job(conn: Connection, job_id: str, *, at: datetime) -> None:
@@ -226,10 +248,12 @@ async def clear_waiting(conn: Connection, job_id: str, tenant: str) -> None:
     await conn.execute(CLEAR_WAITING, job_id, tenant)
 
 
-async def warn_jobs_on_base(conn: Connection, base_sha: str, warning: JobWarning) -> list[tuple[str, str]]:
-    """Jobs that have not ended, with their tenants."""
-    rows = await conn.fetch(WARN_JOBS_ON_BASE, base_sha, [warning.model_dump(mode="json")])
-    return [(row["job_id"], row["tenant"]) for row in rows]
+async def warn_jobs_on_base(
+    unit: Unit, base_model: str, base_sha: str, event_id: str, warning: JobWarning
+) -> None:
+    """Jobs that have not ended: in what is shown of them and in their timelines, as following from the event."""
+    data = warning.model_dump(mode="json")
+    await unit.conn.execute(WARN_JOBS_ON_BASE, base_model, base_sha, event_id, data, unit.now)
 
 
 async def note_dataset(conn: Connection, command: SubmitDataset) -> None:

@@ -17,9 +17,9 @@ Sentence = tuple[str, str]
 
 
 def sentence(event: Message) -> Sentence:
-    """What happened. Types without a row here are told by their name."""
-    tell = SENTENCES.get(type(event))
-    return tell(event) if tell else ("info", type(event).__name__)
+    """What happened. Types without a row here are described by their name."""
+    describe = SENTENCES.get(type(event))
+    return describe(event) if describe else ("info", type(event).__name__)
 
 
 def _bundle(event: BundleFact) -> str:
@@ -56,6 +56,22 @@ def _cost(event: cost.CostAccrued) -> Sentence:
     return "info", f"attempt {event.attempt} cost {event.cost} USD{free}; {total} USD charged so far"
 
 
+def _written(event: training.CheckpointWritten) -> Sentence:
+    is_best = event.best is not None and event.best.bundle == event.bundle
+    best = f", the best so far: validation loss {event.best.valid_loss:.4f}" if event.best and is_best else ""
+    return "info", f"checkpoint written: {_bundle(event)} ({event.kind.value}){best}"
+
+
+def _evaluating(event: job.JobEvaluating) -> Sentence:
+    loss = event.best_valid_loss
+    best = (
+        ""
+        if loss is None
+        else f" on the best checkpoint, of step {event.bundle.step}: validation loss {loss:.4f}"
+    )
+    return "info", f"training complete; the gate is running{best}"
+
+
 def _dataset_ready(event: dataset.DatasetReady) -> Sentence:
     return ("warn" if event.counts.kept_leaks else "info"), f"dataset ready: {event.counts.summary}"
 
@@ -72,6 +88,7 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     job.JobScheduled: lambda e: (
         "info",
         f"attempt {e.attempt} scheduled on {e.nodes} node(s) of pool {e.pool}"
+        + (f" for stage {e.stage.number} of {e.stage.num_stages}" if e.stage else "")
         + (f", resuming from step {e.resume.step}" if e.resume else ""),
     ),
     job.JobRunning: lambda e: ("info", f"attempt {e.attempt} is training"),
@@ -84,7 +101,11 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
         "warn",
         f"requeued after attempt {e.attempt}: {e.failure_class.value}. {e.message}",
     ),
-    job.JobEvaluating: lambda e: ("info", "training complete; the gate is running"),
+    job.JobStageCompleted: lambda e: (
+        "info",
+        f"stage {e.stage.number - 1} of {e.stage.num_stages} is trained; stage {e.stage.number} is next",
+    ),
+    job.JobEvaluating: _evaluating,
     job.JobSucceeded: _succeeded,
     job.JobFailed: lambda e: ("error", f"{e.failure_class.value}: {e.message}"),
     job.JobCancelled: lambda e: ("info", f"cancelled ({e.reason}); last step {e.last_step}"),
@@ -99,9 +120,12 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     ),
     training.TrainingPrepared: _prepared,
     training.TrainingResumed: _certificate,
-    training.CheckpointWritten: lambda e: ("info", f"checkpoint written: {_bundle(e)} ({e.kind.value})"),
+    training.CheckpointWritten: _written,
     training.TrainingStopped: lambda e: ("info", f"training stopped at step {e.last_step} ({e.reason})"),
-    training.TrainingCompleted: lambda e: ("info", f"training complete at step {e.last_step}"),
+    training.TrainingCompleted: lambda e: (
+        "info",
+        f"training {e.message}" if e.message else f"training complete at step {e.last_step}",
+    ),
     training.TrainingFailed: lambda e: (
         "error",
         f"{e.failure_class.value} at step {e.last_step}: {e.message}",

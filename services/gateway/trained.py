@@ -16,7 +16,7 @@ PREFIXES = ("ft:", "mv-", "ftckpt-")
 WHY_NOT: dict[str, tuple[str, str]] = {
     "written": ("checkpoint_not_verified", "is not verified yet: try again in a moment"),
     "corrupt": ("checkpoint_corrupt", "is damaged"),
-    "expired": ("checkpoint_deleted", "was deleted, as all but the newest two of a job are"),
+    "expired": ("checkpoint_deleted", "was deleted, as all but the newest two of a job and the best one are"),
 }
 """By the state of a checkpoint: code of a refusal, and the reason."""
 

@@ -33,7 +33,7 @@ from services.gateway.deps import (
     require_same_request,
 )
 from services.gateway.errors import ApiError, not_found
-from services.gateway.model import Job
+from services.gateway.model import Job, SubmittedStage
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
 from shared.failpoints import failpoint
@@ -74,21 +74,24 @@ async def create(
 
 
 async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob) -> job_responses.NewJob:
-    job_id, dataset_id = f"ftjob-{uuid4().hex[:16]}", f"ds-{uuid4().hex[:16]}"
+    job_id = f"ftjob-{uuid4().hex[:16]}"
+    dataset_ids = [f"ds-{uuid4().hex[:16]}" for _ in (body, *body.retune.later_stages)]
     inputs = await inputs_of(unit, caller.tenant, body)
     submit = decide.job_command(
-        body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_id=dataset_id
+        body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_ids=dataset_ids
     )
-    dataset = decide.dataset_command(body, inputs, tenant=caller.tenant, dataset_id=dataset_id)
-    await tables.note_dataset(unit.conn, dataset)
-    asked = submit.spec, caller.tenant, dataset_id
+    datasets = decide.dataset_commands(body, inputs, tenant=caller.tenant, dataset_ids=dataset_ids)
+    for dataset in datasets:
+        await tables.note_dataset(unit.conn, dataset)
+    asked = submit.spec, caller.tenant, submit.dataset_id
     obstacles = await submission.obstacles_to(unit.conn, *asked)
     decide.refuse_final(obstacles)
-    await context.send(unit, caller.tenant, dataset, submit)
+    await context.send(unit, caller.tenant, *datasets, submit)
     await store.insert_placeholder(unit.conn, submit, now=unit.now)
     warnings = submission.as_warnings(obstacles)
     estimated = await submission.estimated_memory(unit.conn, *asked)
-    await tables.update_job(unit.conn, job_id, caller.tenant, warnings=warnings, estimated_memory=estimated)
+    shown = {"warnings": warnings, "estimated_memory": estimated, "stages": SubmittedStage.all_of(submit)}
+    await tables.update_job(unit.conn, job_id, caller.tenant, **shown)
     job = await readmodels.find_job(unit.conn, job_id, caller.tenant)
     base = await readmodels.find_base_detail(unit.conn, submit.spec.base_model, submit.spec.base_sha)
     assert job is not None, "its row was inserted a moment ago"
