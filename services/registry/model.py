@@ -11,6 +11,7 @@ from pydantic import Field
 from schemas.base import BundleRef, StartFrom, Value
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.evaluation import CheckResult
+from schemas.job import Artifact
 from schemas.model import Stage
 from shared.transitions import IllegalTransition, Transitions
 
@@ -34,7 +35,7 @@ class Inspection(Value):
     """What transformers makes of a base model's files, without reading a weight."""
 
     problem: str = ""
-    """Why nothing can be trained from these files; empty where it can be told from the rest."""
+    """Why nothing can be trained from these files; empty where it can be recognised from the rest."""
     family: str = ""
     architectures: tuple[str, ...] = ()
     """As config.json names them."""
@@ -52,6 +53,7 @@ class Inspection(Value):
     num_experts: int = 0
     vocab_size: int = 0
     cache_values_per_token: int = 0
+    tie_word_embeddings: bool = False
     loss: LossForm | None = None
     linears: Mapping[str, tuple[int, int]] = Field(default={})
     """(outputs, inputs) of each matrix that an adapter can be added to."""
@@ -126,6 +128,10 @@ class Version:
     auto_deploy: bool
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
+    best_valid_loss: float | None = None
+    """By which its checkpoint is the best of its run. None: it is the last one."""
+    artifact: Artifact | None = None
+    """As it was announced; None where it was registered before that was kept."""
     stage: Stage = Stage.DEV
     """dev, staging or production: how far it came, also once it is archived."""
     eval_id: str | None = None

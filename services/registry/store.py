@@ -21,7 +21,8 @@ BASE_MODEL = Columns(
 LINEAGE = Columns(
     "model_id, tenant, job_id, digest, full_name, kind, rank, base_model, base_sha, dataset_version, config_hash,"
     " template_sha256, bundle_attempt=bundle.attempt, bundle_step=bundle.step,"
-    " bundle_manifest_sha256=bundle.manifest_sha256, auto_deploy, started_from"
+    " bundle_manifest_sha256=bundle.manifest_sha256, bundle_job_id=bundle.job_id, auto_deploy, started_from,"
+    " best_valid_loss, artifact"
 )
 PROGRESS = Columns("stage, eval_id, archived_at, verdict, approval")
 
@@ -42,7 +43,7 @@ VERSIONS = f"SELECT {LINEAGE.selected}, {PROGRESS.selected}, revision FROM model
 
 ADD_VERSION = f"""
     INSERT INTO model_version ({LINEAGE.names}, {PROGRESS.names}, registered_at)
-    VALUES ({LINEAGE.parameters()}, {PROGRESS.parameters(18)}, $23)
+    VALUES ({LINEAGE.parameters()}, {PROGRESS.parameters(21)}, $26)
     ON CONFLICT (model_id) DO NOTHING"""
 
 SAVE_VERSION = f"""

@@ -41,22 +41,22 @@ class ArtifactCopies:
             await asyncio.to_thread(shutil.rmtree, into)
 
     async def _bundle(self, artifact: Artifact) -> BundleManifest:
-        bundle = artifact.bundle
-        key = layout.checkpoint(artifact.job_id, bundle.attempt, bundle.step)
+        bundle, written_by = artifact.bundle, artifact.bundle.job_id or artifact.job_id
+        key = layout.checkpoint(written_by, bundle.attempt, bundle.step)
         manifest = await get_manifest(self._objects, key, BundleManifest, sha256=bundle.manifest_sha256)
         identity = (manifest.job_id, manifest.base_sha, manifest.dataset_version, manifest.config_hash)
-        expected = (artifact.job_id, artifact.base_sha, artifact.dataset.version, artifact.config_hash)
+        expected = (written_by, artifact.base_sha, artifact.dataset.version, artifact.config_hash)
         if identity != expected:
             raise BadModel(f"{key} is about {identity}, expected {expected}")
         return manifest
 
     async def _fetch(self, artifact: Artifact, files: Sequence[FileEntry], into: Path) -> None:
-        bundle = artifact.bundle
+        bundle, written_by = artifact.bundle, artifact.bundle.job_id or artifact.job_id
         sha256 = {file.path: file.sha256 for file in files}
 
         def key_of(path: str) -> str:
             part = layout.part(sha256[path])
-            return layout.checkpoint(artifact.job_id, bundle.attempt, bundle.step, part)
+            return layout.checkpoint(written_by, bundle.attempt, bundle.step, part)
 
         await fetch_files(self._objects, key_of, files, into)
 

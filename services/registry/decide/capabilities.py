@@ -34,6 +34,7 @@ def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapab
         intermediate_size=inspection.intermediate_size,
         num_experts=inspection.num_experts,
         vocab_size=inspection.vocab_size,
+        tie_word_embeddings=inspection.tie_word_embeddings,
         weights_dtype=_main_dtype(tensors),
         attention=inspection.attention,
         loss=inspection.loss,

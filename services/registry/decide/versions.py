@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from schemas.base import Message
+from schemas.base import BundleRef, Message
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalInconclusive, EvalPassed
-from schemas.job import Artifact
+from schemas.job import Artifact, StagePlan
 from schemas.model import (
     ArchiveModel,
     ModelArchived,
@@ -16,6 +16,7 @@ from schemas.model import (
     ModelRegistered,
     PromoteModel,
     PromotionRefused,
+    RegisterArtifact,
     Stage,
 )
 from services.registry.decide import slots
@@ -54,8 +55,54 @@ def register(
         # Who cancelled a job did not ask for its model to be served.
         auto_deploy=artifact.auto_deploy and not cancelled,
         started_from=artifact.started_from,
+        best_valid_loss=artifact.best_valid_loss,
+        artifact=Artifact.model_validate(artifact.model_dump()),
     )
     return Decision(version, events=(_registered(version, training_template_sha256),))
+
+
+def artifact_of_checkpoint(
+    command: RegisterArtifact, bundle: BundleRef, job_versions: Sequence[Version]
+) -> Artifact:
+    """Of another checkpoint of the job that has made these versions. Nobody waits for it, so nothing deploys it.
+
+    Raises Refused where the job is not the tenant's, has made none, or one of this checkpoint.
+    """
+    own = [version for version in job_versions if version.tenant == command.tenant]
+    artifact = next((version.artifact for version in own if version.artifact is not None), None)
+    if artifact is None:
+        message = (
+            f"job {command.job_id} of tenant {command.tenant} has made no model version since artifacts are kept, "
+            "and without one nothing says how its checkpoints are evaluated"
+        )
+        raise Refused("no_model", message, param="job_id")
+    same = next((version for version in own if version.bundle == bundle), None)
+    if same is not None:
+        message = f"step {bundle.step} of attempt {bundle.attempt} is {_name(same)} already"
+        raise Refused("registered", message, param="bundle")
+    of_bundle = {"bundle": bundle, "auto_deploy": False, "best_valid_loss": None}
+    return artifact.model_copy(update=_of_stage(artifact, bundle) | of_bundle)
+
+
+def _of_stage(artifact: Artifact, bundle: BundleRef) -> dict[str, object]:
+    """Lineage of a checkpoint of a job with stages: no later one than its own has trained it."""
+    trained: list[StagePlan] = []
+    for stage in artifact.stages:
+        trained.append(stage)
+        if bundle.step <= sum(each.num_steps for each in trained):
+            break
+    if not trained:
+        return {}
+    own = trained[-1]
+    return {"stages": tuple(trained), "dataset": own.dataset, "config_hash": own.config_hash}
+
+
+def same_weights(version: Version) -> PromotionRefused:
+    """`version`: of a checkpoint whose weights are, byte for byte, those of a version of its job."""
+    checkpoint = f"step {version.bundle.step} of attempt {version.bundle.attempt}"
+    return _refused(
+        version, "registered", f"{checkpoint} has the weights of {_name(version)}, and is that one"
+    )
 
 
 def refuse_artifact(artifact: Artifact, *, reason: str) -> PromotionRefused:
@@ -269,6 +316,8 @@ def _registered(version: Version, training_template_sha256: str | None) -> Model
         bundle=version.bundle,
         training_template_sha256=training_template_sha256,
         started_from=version.started_from,
+        best_valid_loss=version.best_valid_loss,
+        stages=version.artifact.stages if version.artifact else (),
     )
 
 

@@ -18,10 +18,15 @@ from shared.service import Service
 class CopyArtifact(Task):
     artifact: Artifact
     cancelled: bool
+    is_further: bool = False
+    """Beside what its job has made: a person asked for this checkpoint."""
 
     @property
     def key(self) -> str:
-        return f"{self.artifact.job_id}/cancelled" if self.cancelled else self.artifact.job_id
+        job_id = self.artifact.job_id
+        if self.is_further:
+            return f"{job_id}/{self.artifact.bundle.manifest_sha256}"
+        return f"{job_id}/cancelled" if self.cancelled else job_id
 
 
 def register(service: Service, copies: ArtifactCopies, *, attempts: int) -> None:
@@ -58,7 +63,15 @@ async def cancelled(event: JobCancelled, unit: Unit) -> None:
 
 
 async def register_artifact(command: RegisterArtifact, unit: Unit) -> None:
-    """An operator repaired what the copy failed by. The version is a job's like any other, in `dev`."""
+    """An operator repaired what the copy failed by, or a person asked for another checkpoint. The version is a job's
+    like any other, in `dev`.
+    """
+    if command.bundle is not None:
+        job_versions = await store.versions_of_job(unit.conn, command.job_id)
+        artifact = versions.artifact_of_checkpoint(command, command.bundle, job_versions)
+        task = CopyArtifact(tenant=command.tenant, artifact=artifact, cancelled=False, is_further=True)
+        await unit.start_task(task)
+        return
     refused = await store.find_refused_artifact(unit.conn, command.job_id, command.tenant)
     if refused is None:
         message = f"tenant {command.tenant} has no job {command.job_id} whose artifact could not be copied"
@@ -77,7 +90,10 @@ async def copied(task: CopyArtifact, digest: str, unit: Unit) -> None:
         await unit.emit(*decision.events)
     elif task.cancelled:
         await store.stop_auto_deploy(unit.conn, task.artifact.job_id)
-    await store.forget_refused_artifact(unit.conn, task.artifact.job_id)
+    elif task.is_further:
+        await unit.emit(versions.same_weights(decision.version))
+    if not task.is_further:
+        await store.forget_refused_artifact(unit.conn, task.artifact.job_id)
     await unit.release(f"model:{decision.version.model_id}")
 
 
@@ -89,7 +105,8 @@ async def copy_waits(task: CopyArtifact, waiting_for: str, unit: Unit) -> None:
 async def not_copied(task: CopyArtifact, error: Exception, unit: Unit) -> None:
     reason = f"{error.args[0]} does not exist" if isinstance(error, KeyError) else str(error)
     about = task.artifact
-    await store.save_refused_artifact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
+    if not task.is_further:
+        await store.save_refused_artifact(unit.conn, about.job_id, about.tenant, task.model_dump(mode="json"))
     await unit.emit(versions.refuse_artifact(task.artifact, reason=f"{type(error).__name__}: {reason}"))
 
 

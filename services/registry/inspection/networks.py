@@ -59,6 +59,7 @@ def _of_config(config: Any) -> Inspection:
         intermediate_size=first_size(text, INNER_SIZES),
         num_experts=first_size(text, EXPERT_COUNTS),
         vocab_size=text.vocab_size,
+        tie_word_embeddings=bool(config.tie_word_embeddings),
         cache_values_per_token=_cache_values_per_token(text),
     )
 
