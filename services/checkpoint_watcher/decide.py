@@ -1,10 +1,14 @@
-"""Pure decisions: what retention may delete, and whether a checkpoint is overdue."""
+"""Pure decisions: what retention may delete, what a verdict waits for, and whether a checkpoint is overdue."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from schemas import layout
+from schemas.base import BundleRef
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
+
+RESUMABLE = frozenset({CheckpointState.WRITTEN, CheckpointState.VERIFIED})
+"""An attempt may continue from it, now or once it has its verdict."""
 
 
 def expirable(
@@ -15,7 +19,7 @@ def expirable(
     used: Collection[tuple[int, int]] = (),
 ) -> list[Checkpoint]:
     """Verified bundles older than the `keep` newest verified ones, not named by the open attempt, and not `used` by a
-    job that starts from them.
+    job that starts from them; nor the best one of a bundle that stays or may be verified yet.
 
     While the job has no bundle newer than a corrupt one, nothing older goes: `keep` counts only verified.
     """
@@ -25,7 +29,36 @@ def expirable(
         reverse=True,
     )
     pinned = attempt.resume if attempt is not None and attempt.is_open else None
-    return [each for each in verified[keep:] if each.age != pinned and each.age not in used]
+    old = [each for each in verified[keep:] if each.age != pinned and each.age not in used]
+    best = {each.named_best for each in checkpoints if each.state in RESUMABLE and each not in old}
+    return [each for each in old if each.bundle not in best]
+
+
+def waits_for_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> bool:
+    """Whether the best one that it names has no verdict yet."""
+    return _state_of_best(checkpoint, checkpoints) is CheckpointState.WRITTEN
+
+
+def waiting_for(bundle: BundleRef, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Those whose verdict waited for that of this one, their best."""
+    return [
+        each for each in checkpoints if each.named_best == bundle and each.state is CheckpointState.WRITTEN
+    ]
+
+
+def problem_of_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> str:
+    """Why nobody can resume from it, though it is whole: a run that ends must have its best checkpoint."""
+    best, state = checkpoint.named_best, _state_of_best(checkpoint, checkpoints)
+    if best is None or state is CheckpointState.VERIFIED:
+        return ""
+    named = f"step {best.step} of attempt {best.attempt}"
+    return f"the best checkpoint that it names, {named}, is {state or 'not there'}; expected verified"
+
+
+def _state_of_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> CheckpointState | None:
+    """None where it names no other one, or one that is unknown or deleted."""
+    best = checkpoint.named_best
+    return next((each.state for each in checkpoints if best is not None and each.bundle == best), None)
 
 
 def abandoned(keys: Sequence[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Verify what was written, expire what is no longer needed, look for what is late."""
 
+from collections.abc import Sequence
+
 from schemas.base import BundleRef, Value
 from schemas.checkpoint import CheckpointCorrupt, CheckpointExpired, CheckpointOverdue, CheckpointVerified
 from schemas.job import (
@@ -9,6 +11,8 @@ from schemas.job import (
     JobPaused,
     JobRequeued,
     JobScheduled,
+    JobStage,
+    JobStageCompleted,
     JobSubmitted,
     JobSucceeded,
 )
@@ -22,7 +26,7 @@ from services.checkpoint_watcher.clients import (
     delete_logs,
     verify_bundle,
 )
-from services.checkpoint_watcher.model import CheckpointState
+from services.checkpoint_watcher.model import Checkpoint, CheckpointState
 from services.checkpoint_watcher.settings import Settings
 from shared.log import get_logger
 from shared.messaging.unit import Task, Unit
@@ -118,6 +122,16 @@ class Watcher:
             await self._use(event.job_id, resume.job_id, resume, unit)
         if start is not None and start.digest is None:
             await self._use(event.job_id, start.job_id, start.bundle, unit)
+        await self._use_of_stage(event.job_id, event.stage, unit)
+
+    async def stage_completed(self, event: JobStageCompleted, unit: Unit) -> None:
+        """What it has trained stays while the job is open: every attempt of the next stage may begin with it."""
+        await self._use_of_stage(event.job_id, event.stage, unit)
+        await self.job_at_rest(event, unit)
+
+    async def _use_of_stage(self, job_id: str, stage: JobStage | None, unit: Unit) -> None:
+        if stage is not None and stage.start is not None:
+            await self._use(job_id, stage.start.job_id, stage.start.bundle, unit)
 
     async def _use(self, job_id: str, trained_by: str, bundle: BundleRef, unit: Unit) -> None:
         await store.lock_job(unit.conn, trained_by)
@@ -134,18 +148,29 @@ class Watcher:
 
     async def checkpoint_written(self, event: CheckpointWritten, unit: Unit) -> None:
         await store.require_attempt(unit.conn, event.job_id, event.attempt)
+        await store.lock_job(unit.conn, event.job_id)
         is_new = await store.add_checkpoint(
-            unit.conn, event.job_id, event.tenant, event.bundle, event.kind, at=unit.now
+            unit.conn, event.job_id, event.tenant, event.bundle, event.kind, best=event.best, at=unit.now
         )
         await store.note_written(unit.conn, event.job_id, event.attempt, event.bundle.step, at=unit.now)
         if is_new:
-            await unit.start_task(VerifyBundle(job_id=event.job_id, tenant=event.tenant, bundle=event.bundle))
+            checkpoints = await store.list_checkpoints(unit.conn, event.job_id)
+            written = _among(checkpoints, event.bundle)
+            if written is not None and not decide.waits_for_best(written, checkpoints):
+                await self._start_to_verify(written, unit)
+
+    async def _start_to_verify(self, checkpoint: Checkpoint, unit: Unit) -> None:
+        await unit.start_task(
+            VerifyBundle(job_id=checkpoint.job_id, tenant=checkpoint.tenant, bundle=checkpoint.bundle)
+        )
 
     async def attempt_ended(self, event: TrainingStopped | TrainingCompleted, unit: Unit) -> None:
         await store.require_attempt(unit.conn, event.job_id, event.attempt)
         await self._close(event.job_id, event.attempt, unit)
 
-    async def job_at_rest(self, event: JobEvaluating | JobPaused | JobRequeued, unit: Unit) -> None:
+    async def job_at_rest(
+        self, event: JobEvaluating | JobPaused | JobRequeued | JobStageCompleted, unit: Unit
+    ) -> None:
         attempt = await store.find_attempt(unit.conn, event.job_id)
         if attempt is not None:
             await self._close(event.job_id, attempt.attempt, unit)
@@ -173,10 +198,8 @@ class Watcher:
     async def job_expired(self, task: ExpireJob, result: None, unit: Unit) -> None:
         await store.lock_job(unit.conn, task.job_id)
         for each in await store.list_checkpoints(unit.conn, task.job_id):
-            if each.state is not CheckpointState.EXPIRED:
-                await store.set_state(unit.conn, task.job_id, each.bundle, CheckpointState.EXPIRED)
-                fact = CheckpointExpired(job_id=task.job_id, tenant=each.tenant, bundle=each.bundle)
-                await unit.emit(fact)
+            await store.set_state(unit.conn, task.job_id, each.bundle, CheckpointState.EXPIRED)
+            await unit.emit(CheckpointExpired(job_id=task.job_id, tenant=each.tenant, bundle=each.bundle))
 
     async def logs_due(self, due: LogsDue, unit: Unit) -> None:
         await unit.start_task(DeleteLogs(job_id=due.job_id))
@@ -200,18 +223,30 @@ class Watcher:
 
     async def verified(self, task: VerifyBundle, verdict: Verdict, unit: Unit) -> None:
         await store.lock_job(unit.conn, task.job_id)
-        if verdict.problem:
-            await self._corrupt(task, verdict.problem, unit)
-            return
-        await store.set_state(
-            unit.conn, task.job_id, task.bundle, CheckpointState.VERIFIED, size_bytes=verdict.size_bytes
-        )
+        checkpoints = await store.list_checkpoints(unit.conn, task.job_id)
+        checkpoint = _among(checkpoints, task.bundle)
+        if checkpoint is None:
+            return  # deleted meanwhile, with all that its job had left
+        if problem := verdict.problem or decide.problem_of_best(checkpoint, checkpoints):
+            await self._corrupt(task, problem, unit)
+        else:
+            await self._whole(checkpoint, verdict.size_bytes, unit)
+        for waiting in decide.waiting_for(task.bundle, checkpoints):
+            await self._start_to_verify(waiting, unit)
+
+    async def _whole(self, checkpoint: Checkpoint, size_bytes: int, unit: Unit) -> None:
+        job_id, bundle = checkpoint.job_id, checkpoint.bundle
+        await store.set_state(unit.conn, job_id, bundle, CheckpointState.VERIFIED, size_bytes=size_bytes)
         await unit.emit(
             CheckpointVerified(
-                job_id=task.job_id, tenant=task.tenant, bundle=task.bundle, size_bytes=verdict.size_bytes
+                job_id=job_id,
+                tenant=checkpoint.tenant,
+                bundle=bundle,
+                size_bytes=size_bytes,
+                best=checkpoint.best,
             )
         )
-        await self._expire_old(task.job_id, unit)
+        await self._expire_old(job_id, unit)
 
     async def not_verified(self, task: VerifyBundle, error: Exception, unit: Unit) -> None:
         """That it could not be read says nothing about the bundle, so there is no verdict yet."""
@@ -294,6 +329,10 @@ class Watcher:
             await unit.start_task(ExpireBundle(job_id=job_id, tenant=old.tenant, bundle=old.bundle))
 
 
+def _among(checkpoints: Sequence[Checkpoint], bundle: BundleRef) -> Checkpoint | None:
+    return next((each for each in checkpoints if each.bundle == bundle), None)
+
+
 def register(service: Service, settings: Settings) -> None:
     watcher = Watcher(service, settings)
     service.on(JobSubmitted, watcher.job_submitted)
@@ -302,6 +341,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on(CheckpointWritten, watcher.checkpoint_written)
     service.on(TrainingStopped, watcher.attempt_ended)
     service.on(TrainingCompleted, watcher.attempt_ended)
+    service.on(JobStageCompleted, watcher.stage_completed)
     for message in (JobEvaluating, JobPaused, JobRequeued):
         service.on(message, watcher.job_at_rest)
     for end in (JobSucceeded, JobFailed, JobCancelled):

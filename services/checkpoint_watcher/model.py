@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from schemas.base import BundleRef
+from schemas.base import BestBundle, BundleRef
 
 
 class CheckpointState(StrEnum):
@@ -21,6 +21,14 @@ class Checkpoint:
     tenant: str
     bundle: BundleRef
     state: CheckpointState
+    best: BestBundle | None = None
+    """The best one of its run so far, as its writer says; it may be itself."""
+
+    @property
+    def named_best(self) -> BundleRef | None:
+        """Another one of the same job, which whoever resumes from this one must have."""
+        best = self.best.bundle if self.best else None
+        return None if best is None or best == self.bundle or best.job_id is not None else best
 
     @property
     def age(self) -> tuple[int, int]:

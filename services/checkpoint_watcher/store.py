@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import BundleRef
+from schemas.base import BestBundle, BundleRef
 from schemas.job import JobScheduled
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 from shared.errors import ParentUnknown
@@ -10,16 +10,17 @@ from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
 INSERT_CHECKPOINT = """
-    INSERT INTO checkpoint (job_id, tenant, attempt, step, manifest_sha256, kind, state, written_at)
-    VALUES ($1, $2, $3, $4, $5, $6, 'written', $7)
+    INSERT INTO checkpoint (job_id, tenant, attempt, step, manifest_sha256, kind, state, written_at, best)
+    VALUES ($1, $2, $3, $4, $5, $6, 'written', $7, $8)
     ON CONFLICT (job_id, attempt, step, manifest_sha256) DO NOTHING RETURNING true"""
 SET_STATE = """
     UPDATE checkpoint SET state = $5, size_bytes = coalesce($6, size_bytes)
      WHERE job_id = $1 AND attempt = $2 AND step = $3 AND manifest_sha256 = $4"""
 CHECKPOINT = Columns(
-    "job_id, tenant, attempt=bundle.attempt, step=bundle.step, manifest_sha256=bundle.manifest_sha256, state"
+    "job_id, tenant, attempt=bundle.attempt, step=bundle.step, manifest_sha256=bundle.manifest_sha256, state, best"
 )
-LIST_CHECKPOINTS = f"SELECT {CHECKPOINT.selected} FROM checkpoint WHERE job_id = $1 FOR UPDATE"
+LIST_CHECKPOINTS = f"""
+    SELECT {CHECKPOINT.selected} FROM checkpoint WHERE job_id = $1 AND state <> 'expired' FOR UPDATE"""
 PRUNE_CHECKPOINTS = """
     DELETE FROM checkpoint WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM checkpoint
@@ -47,19 +48,24 @@ FIND_ATTEMPT = """
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
-    """Before anything about its bundles is written or told, so that tasks of one job take turns."""
+    """Before anything about its bundles is written or emitted, so that tasks of one job take turns."""
     await conn.execute(LOCK_JOB, job_id)
 
 
 async def add_checkpoint(
-    conn: Connection, job_id: str, tenant: str, bundle: BundleRef, kind: str, *, at: datetime
+    conn: Connection,
+    job_id: str,
+    tenant: str,
+    bundle: BundleRef,
+    kind: str,
+    *,
+    best: BestBundle | None,
+    at: datetime,
 ) -> bool:
     """Whether the bundle is new; a final fact may name one that was written periodically."""
-    return bool(
-        await conn.fetchval(
-            INSERT_CHECKPOINT, job_id, tenant, bundle.attempt, bundle.step, bundle.manifest_sha256, kind, at
-        )
-    )
+    key = job_id, tenant, bundle.attempt, bundle.step, bundle.manifest_sha256
+    named = best and best.model_dump(mode="json")
+    return bool(await conn.fetchval(INSERT_CHECKPOINT, *key, kind, at, named))
 
 
 async def set_state(
@@ -71,7 +77,7 @@ async def set_state(
 
 
 async def list_checkpoints(conn: Connection, job_id: str) -> list[Checkpoint]:
-    """All of a job, locked: retention of one job runs one at a time."""
+    """All of a job that are not deleted, locked: retention of one job runs one at a time."""
     return [read(Checkpoint, row) for row in await conn.fetch(LIST_CHECKPOINTS, job_id)]
 
 
