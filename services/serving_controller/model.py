@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -39,7 +39,7 @@ class Servable:
 
     @property
     def pool(self) -> str:
-        """The serving pool whose events tell of it."""
+        """The serving pool whose events report it."""
         return pool_of(self.base_sha)
 
     @property
@@ -102,6 +102,11 @@ class Slot:
     def is_wanted(self) -> bool:
         return self.state in (SlotState.PENDING, SlotState.READY)
 
+    def is_pending_on(self, bases: Collection[tuple[str, str]]) -> bool:
+        """Return whether what it waits for was trained on one of these, each a name with the sha of its files."""
+        pending = self.desired if self.state is SlotState.PENDING else None
+        return pending is not None and (pending.base_model, pending.base_sha) in bases
+
     @property
     def wanted_servables(self) -> Mapping[str, "Wanted"]:
         """What requests reach and what they shall reach, by served name."""
@@ -118,7 +123,7 @@ class Slot:
 class Wanted:
     servable: Servable
     is_pending: bool
-    """Not told to be served yet."""
+    """Not asked to be served yet."""
 
 
 @dataclass(frozen=True)

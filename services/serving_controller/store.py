@@ -28,9 +28,10 @@ CANDIDATE = Columns("eval_id, servable, until, command_id, host")
 SLOTS = f"SELECT tenant, name, revision, {SLOT.selected} FROM slot"
 
 ON_BASE = """
-    WHERE (desired->>'base_model' = $1 AND desired->>'base_sha' = $2)
-       OR (route->'servable'->>'base_model' = $1 AND route->'servable'->>'base_sha' = $2)
-    ORDER BY tenant, name FOR UPDATE"""
+    WHERE (tenant, name) > ($3, $4)
+      AND ((desired->>'base_model' = $1 AND desired->>'base_sha' = $2)
+        OR (route->'servable'->>'base_model' = $1 AND route->'servable'->>'base_sha' = $2))
+    ORDER BY tenant, name LIMIT $5 FOR UPDATE"""
 
 ADD_SLOT = """
     INSERT INTO slot (tenant, name, generation, state, served) VALUES ($1, $2, 0, 'withdrawn', '{}')
@@ -122,6 +123,8 @@ SAVE_BASE_MODEL = """
     INSERT INTO base_model (name, base_sha, adapter_layers) VALUES ($1, $2, $3)
     ON CONFLICT (name) DO UPDATE SET base_sha = $2, adapter_layers = $3"""
 
+STALE_BASES = "SELECT base_model, base_sha FROM stale_base"
+
 
 @dataclass(frozen=True)
 class View:
@@ -181,6 +184,11 @@ async def is_stale(conn: Connection, base_model: str, base_sha: str) -> bool:
     return bool(await conn.fetchval(query, base_model, base_sha))
 
 
+async def stale_bases(conn: Connection) -> set[tuple[str, str]]:
+    """Names with files that they do not point to any more."""
+    return {(row["base_model"], row["base_sha"]) for row in await conn.fetch(STALE_BASES)}
+
+
 async def save_model_name(conn: Connection, model_id: str, full_name: str) -> None:
     await conn.execute(
         "INSERT INTO model_name (model_id, full_name) VALUES ($1, $2) ON CONFLICT DO NOTHING",
@@ -235,9 +243,11 @@ async def save_used(conn: Connection, slots: Sequence[tuple[str, str]], *, at: d
     await conn.execute(SAVE_USED, used, at)
 
 
-async def slots_on_base(conn: Connection, base_model: str, base_sha: str) -> list[Slot]:
-    """Slots that serve or shall serve something trained on these files under this name, locked."""
-    rows = await conn.fetch(f"{SLOTS} {ON_BASE}", base_model, base_sha)
+async def slots_on_base(
+    conn: Connection, base_model: str, base_sha: str, *, after: tuple[str, str], at_most: int
+) -> list[Slot]:
+    """Slots that serve or shall serve something trained on these files under this name, locked, in order."""
+    rows = await conn.fetch(f"{SLOTS} {ON_BASE}", base_model, base_sha, *after, at_most)
     return [read(Slot, row) for row in rows]
 
 

@@ -132,7 +132,7 @@ def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> Slo
 
 
 def _refresh(slot: Slot, served_by_name: Mapping[str, Served]) -> SlotDecision:
-    """Tell where the routed version is now; that it is nowhere was told by ReplicaLost."""
+    """Report where the routed version is now; that it is nowhere was reported by ReplicaLost."""
     served = served_by_name.get(slot.route.servable.served_name) if slot.route else None
     if slot.route is None or served is None or served.addresses == slot.route.addresses:
         return SlotDecision(slot)

@@ -15,8 +15,27 @@ from services.serving_controller.decide import candidates, pools, slots
 from services.serving_controller.decide.slots import SlotDecision
 from services.serving_controller.model import pool_of
 from shared.errors import ParentUnknown, Refused
-from shared.messaging.unit import Unit
+from shared.messaging.tasks import work_nothing
+from shared.messaging.unit import Task, Unit
 from shared.service import Service
+
+STOPPED_TOGETHER = 50
+"""Slots in one transaction: some three hundred statements."""
+
+
+class StopStale(Task, frozen=True):
+    """A batch of the slots that serve, or shall serve, what was trained on files that a name pointed to before."""
+
+    event_id: str
+    base_model: str
+    stale_sha: str
+    new_sha: str
+    after: tuple[str, str] = ("", "")
+    """Tenant and name of the last slot of the batch before."""
+
+    @property
+    def key(self) -> str:
+        return self.event_id
 
 
 class Messages:
@@ -32,6 +51,7 @@ class Messages:
         service.on(LoadCandidate, self.load_candidate)
         service.on(UnloadCandidate, self.unload_candidate)
         service.on(UseAdapters, self.use_adapters)
+        service.on_task(StopStale, work=work_nothing, done=self.stop_stale, failed=_not_stopped)
 
     async def model_registered(self, event: ModelRegistered, unit: Unit) -> None:
         await store.save_model_name(unit.conn, event.model_id, event.full_name)
@@ -45,8 +65,25 @@ class Messages:
     async def adapters_stale(self, event: AdaptersStale, unit: Unit) -> None:
         await store.lock_base_model(unit.conn, event.base_model)
         await store.save_stale(unit.conn, event.base_model, event.stale_sha)
-        for slot in await store.slots_on_base(unit.conn, event.base_model, event.stale_sha):
+        assert unit.envelope is not None, "a change of a base model comes as a message"
+        await self._stop(StopStale(event_id=unit.envelope.id, **event.model_dump()), unit)
+
+    async def stop_stale(self, task: StopStale, _: None, unit: Unit) -> None:
+        """One batch, unless the name points to those files again."""
+        await store.lock_base_model(unit.conn, task.base_model)
+        if await store.is_stale(unit.conn, task.base_model, task.stale_sha):
+            await self._stop(task, unit)
+
+    async def _stop(self, task: StopStale, unit: Unit) -> None:
+        event = AdaptersStale(base_model=task.base_model, stale_sha=task.stale_sha, new_sha=task.new_sha)
+        batch = await store.slots_on_base(
+            unit.conn, task.base_model, task.stale_sha, after=task.after, at_most=STOPPED_TOGETHER
+        )
+        for slot in batch:
             await apply(unit, slots.on_stale(slot, event, now=unit.now, keep=self._keep))
+        if len(batch) == STOPPED_TOGETHER:
+            last = batch[-1]
+            await unit.start_task(task.model_copy(update={"after": (last.tenant, last.name)}))
 
     async def approved(self, event: DeploymentApproved, unit: Unit) -> None:
         full_name = await store.find_model_name(unit.conn, event.model_id)
@@ -84,3 +121,7 @@ async def apply(unit: Unit, decision: SlotDecision) -> None:
     for retired in decision.retired:
         await store.save_retired(unit.conn, retired)
     await unit.emit(*decision.events)
+
+
+async def _not_stopped(task: StopStale, error: Exception, unit: Unit) -> None:
+    raise error  # it is set aside, with an alarm: slots that serve what is stale must not be forgotten

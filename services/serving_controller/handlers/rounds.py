@@ -331,7 +331,10 @@ class ReconcileLoop:
     async def _switch(self, replica_set: ReplicaSet, served: Mapping[str, Served]) -> bool:
         has_switched = False
         async with self._service.unit() as unit:
+            stale = await store.stale_bases(unit.conn)
             for slot in await store.slots_serving(unit.conn, replica_set.name, served):
+                if slot.is_pending_on(stale):
+                    continue  # the batch in which it fails is still to come
                 decision = slots.reconcile(slot, served, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
                     has_switched = True

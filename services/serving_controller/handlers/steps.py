@@ -1,4 +1,4 @@
-"""Execute one step outside the database; what came of it is an Outcome to keep and to tell."""
+"""Execute one step outside the database; what came of it is an Outcome to keep and to emit."""
 
 import asyncio
 import shutil
@@ -159,7 +159,7 @@ class Steps:
         )
 
     async def _end(self, was: Replica, kept: Replica, reason: str) -> Outcome:
-        """Kill first, then tell: what was called lost can not answer any more."""
+        """Kill first, then emit: what was called lost can not answer any more."""
         await self._backend.end(was.replica_id)
         log.warning("replica ended", replica_id=was.replica_id, reason=reason, failures=kept.failures)
         if was.phase is not Phase.READY:
