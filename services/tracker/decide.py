@@ -6,13 +6,13 @@ from datetime import datetime
 from decimal import Decimal
 
 from schemas.base import FREE_OF_CHARGE, FailureClass
-from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued
+from schemas.job import JobCancelled, JobEvaluating, JobFailed, JobPaused, JobRequeued, JobStageCompleted
 from schemas.node import AllocatedNode
 
 SECONDS_PER_HOUR = 3600
 SMALLEST_USD = Decimal("0.000001")
 
-AttemptEnded = JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled
+AttemptEnded = JobStageCompleted | JobEvaluating | JobPaused | JobRequeued | JobFailed | JobCancelled
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Ending:
 def ending_of(fact: AttemptEnded) -> Ending:
     """How the job's newest attempt ended, unless an earlier fact has said so."""
     match fact:
-        case JobEvaluating() | JobPaused():
+        case JobStageCompleted() | JobEvaluating() | JobPaused():
             return Ending(None, is_charged=True)
         case JobCancelled():
             return Ending(FailureClass.CANCELLED, is_charged=True)

@@ -1,14 +1,17 @@
 """Steps into the time series, node-seconds into the ledger."""
 
+from datetime import timedelta
 from typing import get_args
 
 from schemas.node import NodesProvisioned, NodesReleased
 from schemas.training import StepsRecorded
-from services.tracker import decide, store
+from services.tracker import decide, gauges, store
 from services.tracker.decide import AttemptEnded
 from shared.errors import Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
+
+MEASURE_EVERY = timedelta(seconds=5)
 
 
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
@@ -56,9 +59,20 @@ async def _tell(job_id: str, attempt: int, unit: Unit) -> None:
         await unit.emit(fact)
 
 
+async def measure_running(unit: Unit) -> None:
+    """From the rows, so that every process of the tracker reports the same."""
+    gauges.show(await store.list_newest_steps(unit.conn))
+
+
 def register(service: Service) -> None:
     service.on(StepsRecorded, steps_recorded)
     service.on(NodesProvisioned, nodes_provisioned)
     service.on(NodesReleased, nodes_released)
     for fact in get_args(AttemptEnded):
         service.on(fact, attempt_ended)
+
+    async def measure() -> None:
+        async with service.unit() as unit:
+            await measure_running(unit)
+
+    service.every(MEASURE_EVERY, measure)

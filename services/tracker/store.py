@@ -9,6 +9,7 @@ from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
 from services.tracker.decide import Ending
+from services.tracker.gauges import RunningStep
 from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
@@ -16,12 +17,19 @@ from shared.postgres.rows import Columns, read
 # A resumed run records some steps again: per step the highest attempt wins.
 STEP = Columns(
     "step, time, loss, learning_rate, grad_norm, num_tokens, tokens_per_second, memory_bytes, epoch, mfu, "
-    "chosen_reward, rejected_reward, reward_margin, reward_accuracy"
+    "device_utilization, chosen_reward, rejected_reward, reward_margin, reward_accuracy, router_loss"
 )
 SAVE_STEP = f"""
     INSERT INTO step (job_id, tenant, attempt, {STEP.names}) VALUES ($1, $2, $3, {STEP.parameters(4)})
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, {STEP.excluded}
      WHERE step.attempt <= $3"""
+# Of an attempt that continued from a bundle, steps of the one before may be ahead.
+NEWEST_STEPS = f"""
+    SELECT running.tenant, running.job_id, newest.*
+      FROM cost AS running CROSS JOIN LATERAL (
+           SELECT {STEP.selected} FROM step WHERE job_id = running.job_id AND attempt = running.attempt
+            ORDER BY step.step DESC LIMIT 1) AS newest
+     WHERE NOT running.is_ended AND running.until IS NULL AND running.pool <> ''"""
 PRUNE_STEPS = """
     DELETE FROM step WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM step WHERE time < now() - $1::interval LIMIT $2))"""
@@ -43,7 +51,7 @@ FIND_CHARGE = """
     SELECT job_id, tenant, attempt, node_seconds, cost, capacity_type, until, failure_class,
            CASE WHEN is_charged THEN cost ELSE 0 END AS charged
       FROM cost WHERE job_id = $1 AND attempt = $2 AND is_ended AND until IS NOT NULL"""
-# Only what is told of: what is released and has not ended yet may turn out to be free.
+# Only what is reported: what is released and has not ended yet may turn out to be free.
 TOTALS = """
     SELECT sum(cost) AS total, coalesce(sum(cost) FILTER (WHERE is_charged), 0) AS charged_total
       FROM cost WHERE job_id = $1 AND is_ended AND until IS NOT NULL"""
@@ -66,6 +74,14 @@ async def save_steps(
     conn: Connection, job_id: str, tenant: str, attempt: int, steps: Sequence[StepMetrics]
 ) -> None:
     await conn.executemany(SAVE_STEP, [(job_id, tenant, attempt, *STEP.values(step)) for step in steps])
+
+
+async def list_newest_steps(conn: Connection) -> list[RunningStep]:
+    """Of each attempt that holds nodes and has recorded a step."""
+    return [
+        RunningStep(row["tenant"], row["job_id"], read(StepMetrics, row))
+        for row in await conn.fetch(NEWEST_STEPS)
+    ]
 
 
 async def save_held(
