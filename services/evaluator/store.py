@@ -193,7 +193,7 @@ async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
 
 
 async def list_registered(conn: Connection) -> tuple[RegisteredSuite, ...]:
-    """The newest suite of each name, as others are told of it."""
+    """The newest suite of each name, as others hear of it."""
     return tuple(read(RegisteredSuite, row) for row in await conn.fetch(LIST_REGISTERED))
 
 

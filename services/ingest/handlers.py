@@ -12,6 +12,7 @@ from schemas.job import (
     JobPaused,
     JobRequeued,
     JobScheduled,
+    JobStageCompleted,
     JobSucceeded,
 )
 from schemas.model import BaseModelRegistered
@@ -162,7 +163,9 @@ class Ingest:
         await store.open_use(unit.conn, event.job_id, event.dataset.version)
 
     async def job_rests(
-        self, event: JobPaused | JobRequeued | JobSucceeded | JobFailed | JobCancelled, unit: Unit
+        self,
+        event: JobPaused | JobRequeued | JobStageCompleted | JobSucceeded | JobFailed | JobCancelled,
+        unit: Unit,
     ) -> None:
         version_id = await store.close_use(unit.conn, event.job_id)
         if version_id is None:
@@ -193,7 +196,7 @@ def register(service: Service, validator: Validator, *, validations_at_once: int
     service.on(DeleteDataset, ingest.delete)
     service.on(JobScheduled, ingest.job_uses)
     service.on(JobEvaluating, ingest.job_uses)
-    for message in (JobPaused, JobRequeued, JobSucceeded, JobFailed, JobCancelled):
+    for message in (JobPaused, JobRequeued, JobStageCompleted, JobSucceeded, JobFailed, JobCancelled):
         service.on(message, ingest.job_rests)
     service.on_task(
         ValidateDataset,

@@ -45,7 +45,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Notify:
-    """Tell a node's runner when the node ends."""
+    """Notify a node's runner of when the node ends."""
 
     index: int
     deadline: datetime
@@ -149,7 +149,7 @@ def on_job_stopping(attempt: Attempt | None, event: JobStopping, *, now: datetim
     return replace(on_due(stopping, now=now), wake_at=deadline)
 
 
-def on_job_evaluating(attempt: Attempt) -> Decision:
+def on_attempt_completed(attempt: Attempt) -> Decision:
     """Training is complete: the nodes are not needed any more."""
     if attempt.state is not AttemptState.RUNNING:
         return Decision(attempt)

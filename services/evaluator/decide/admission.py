@@ -18,7 +18,7 @@ OWN_ROWS = BenchmarkKind.MULTIPLE_CHOICE
 WITHOUT_EXAMPLES = frozenset({BenchmarkKind.TEXT, BenchmarkKind.TRUTHFULQA_MC1, BenchmarkKind.TRUTHFULQA_MC2})
 """Text has nothing to show by example; TruthfulQA's prompt has its own."""
 MIN_DECLARED_ITEMS = 20
-"""Of a benchmark that declares its margin; fewer tell nothing that anyone would call a margin."""
+"""Of a benchmark that declares its margin; fewer show nothing that anyone would call a margin."""
 
 
 def find_shortage(suite: Suite) -> str | None:
@@ -32,7 +32,7 @@ def find_shortage(suite: Suite) -> str | None:
         return shortage
     if suite.margin_points < half_width_points(suite.rows):
         smallest = smallest_margin_points(suite.rows)
-        return f"{suite.rows} rows tell a margin of {smallest} points or more, found {suite.margin_points}"
+        return f"{suite.rows} rows show a margin of {smallest} points or more, found {suite.margin_points}"
     return None
 
 
@@ -57,11 +57,11 @@ def find_example_problem(
 
 
 def _without_margin(rows: int) -> str | None:
-    """A suite too small for the default margin has to say which one it can tell."""
+    """A suite too small for the default margin has to say which one it can show."""
     shortage = _fewer(rows, MIN_BENCHMARK_ITEMS, f"rows for a margin of {DEFAULT_MARGIN_POINTS:g} points")
     if shortage is None or rows < MIN_DECLARED_ITEMS:
         return shortage
-    return f"{shortage}; so many tell margin_points of {smallest_margin_points(rows)}, which it may declare"
+    return f"{shortage}; so many show margin_points of {smallest_margin_points(rows)}, which it may declare"
 
 
 def _fewer(rows: int, needed: int, what: str) -> str | None:

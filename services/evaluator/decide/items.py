@@ -79,7 +79,7 @@ def _shown(known: Known, asked: Mapping[int, Asked], base: ItemScore | None, new
 
 
 def _score(known: Known, numbers: Mapping[str, float]) -> float | None:
-    """None where nothing tells what the answer is worth."""
+    """None where nothing shows what the answer is worth."""
     if known.is_safety:
         refused = None if numbers.get("unclear") else numbers.get("refused")
         return 1.0 - refused if refused is not None and known.is_benign else refused

@@ -70,7 +70,7 @@ def cancel(evaluation: Evaluation) -> Decision:
 
 
 def end(evaluation: Evaluation, result: GateResult) -> Decision:
-    """Tell every check in order and then the verdict, once."""
+    """Emit every check in order and then the verdict, once."""
     if evaluation.is_over:
         return Decision(evaluation)
     reason = result.reason[:MAX_REASON_CHARS]

@@ -46,4 +46,4 @@ def _doubt(criterion: Criterion) -> str:
     interval = criterion.change_interval or criterion.interval
     spread = f", change {interval.low:.4g} to {interval.high:.4g}" if interval else ""
     advice = f"; about {criterion.needed} would do" if criterion.needed else ""
-    return f"but {criterion.count} items do not tell{spread}{advice}"
+    return f"but {criterion.count} items do not decide it{spread}{advice}"

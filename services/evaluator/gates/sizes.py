@@ -1,4 +1,4 @@
-"""How many items each check needs, and what so many items can tell."""
+"""How many items each check needs, and what so many items can show."""
 
 import math
 
@@ -22,7 +22,7 @@ def half_width_points(items: int) -> float:
 
 
 def smallest_margin_points(items: int) -> float:
-    """The smallest margin that so many items can tell, in tenths of a point."""
+    """The smallest margin that so many items can show, in tenths of a point."""
     return math.ceil(10.0 * half_width_points(items) - 1e-9) / 10.0
 
 

@@ -1,4 +1,4 @@
-"""The leased task of an evaluation: fetch, score, classify, judge, grade, store; then tell, in one transaction."""
+"""The leased task of an evaluation: fetch, score, classify, judge, grade, store; then emit, in one transaction."""
 
 import asyncio
 import shutil

@@ -20,7 +20,7 @@ class Caps:
     gang: Literal["native", "barrier"]
     """`barrier`: members start one by one, and training waits until all have reported."""
     notice: Literal["push", "poll", "none"]
-    """How the backend tells that a node will be taken back."""
+    """How the backend announces that a node will be taken back."""
     grants: bool
     """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where not, they end
     themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
@@ -47,7 +47,7 @@ class AttemptSpec:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def node_env(self, index: int) -> Mapping[str, str]:
-        """What tells a runner whose node it is."""
+        """From what a runner knows whose node it is."""
         return {
             "RUNNER_JOB_ID": self.job_id,
             "RUNNER_TENANT": self.tenant,
@@ -106,7 +106,7 @@ class Backend(Protocol):
         """Observations as they change, and all of them at the beginning and now and then; without end."""
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
-        """Tell the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""
+        """Notify the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""
 
     async def end(self, name: str, index: int) -> None:
         """Withdraw the node's grant, then end it at once, with all its processes."""

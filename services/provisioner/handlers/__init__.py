@@ -3,7 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
-from schemas.job import JobEvaluating, JobScheduled, JobStopping
+from schemas.job import JobEvaluating, JobScheduled, JobStageCompleted, JobStopping
 from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
 from schemas.training import TrainingStarted
 from services.provisioner.backends.protocol import Backend
@@ -29,7 +29,8 @@ def register(service: Service, backend: Backend, *, pools_file: Path) -> None:
 def _register_messages(service: Service) -> None:
     service.on(JobScheduled, messages.job_scheduled)
     service.on(JobStopping, messages.job_stopping)
-    service.on(JobEvaluating, messages.job_evaluating)
+    service.on(JobEvaluating, messages.attempt_completed)
+    service.on(JobStageCompleted, messages.attempt_completed)
     service.on(TrainingStarted, messages.training_started)
     service.on(PreemptNode, messages.preempt_node)
     service.on_timer(Due, messages.due)

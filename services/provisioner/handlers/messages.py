@@ -1,6 +1,6 @@
 """One function per message: load, decide, save, emit."""
 
-from schemas.job import JobEvaluating, JobScheduled, JobStopping
+from schemas.job import JobEvaluating, JobScheduled, JobStageCompleted, JobStopping
 from schemas.node import PreemptNode
 from schemas.training import TrainingStarted
 from services.provisioner import decide, store
@@ -20,9 +20,9 @@ async def job_stopping(event: JobStopping, unit: Unit) -> None:
     await apply(unit, attempt, decide.on_job_stopping(attempt, event, now=unit.now))
 
 
-async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
+async def attempt_completed(event: JobEvaluating | JobStageCompleted, unit: Unit) -> None:
     if attempt := await store.lock_attempt(unit.conn, event.job_id, event.attempt):
-        await apply(unit, attempt, decide.on_job_evaluating(attempt))
+        await apply(unit, attempt, decide.on_attempt_completed(attempt))
 
 
 async def training_started(event: TrainingStarted, unit: Unit) -> None:
