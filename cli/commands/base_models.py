@@ -29,9 +29,11 @@ def described_model(name: str, facts: dict[str, Any]) -> str:
 def described_estimate(estimate: Mapping[str, Any]) -> str:
     """Of a job, in one line."""
     how = "its activations computed again" if estimate["gradient_checkpointing"] else "all activations kept"
+    offload = ", moments in the host's memory" if estimate["offload_optimizer"] else ""
+    pool = f" of pool {estimate['pool']}" if estimate["pool"] else ""
     return (
-        f"memory: about {_gib(estimate['total_bytes'])} of each GPU with {how}, "
-        f"windows of {estimate['max_seq_length']:,} tokens"
+        f"memory: about {_gib(estimate['total_bytes'])} of each GPU{pool} with {how}{offload}, "
+        f"{estimate['micro_batch_size']} window(s) of {estimate['max_seq_length']:,} tokens at a time"
     )
 
 

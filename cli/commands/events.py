@@ -59,7 +59,10 @@ async def _of_job(job_id: str) -> list[Delivery]:
         deliveries = [event async for event in reader.to_the_end() if isinstance(event, Delivery)]
     messages = [event.message for event in deliveries]
     datasets = {
-        each.dataset_id for each in messages if isinstance(each, JobSubmitted) and each.job_id == job_id
+        dataset_id
+        for each in messages
+        if isinstance(each, JobSubmitted) and each.job_id == job_id
+        for dataset_id in (each.dataset_id, *each.later_dataset_ids)
     }
     mine = [event for event in deliveries if _is_about(event.message, job_id, datasets)]
     return sorted(mine, key=lambda event: event.envelope.time)
@@ -116,7 +119,7 @@ def _unreadable_value(record: Unreadable) -> dict[str, Any]:
 
 
 def _summary(event: Delivery) -> str:
-    """The fields that tell most at a glance."""
+    """The fields that say most at a glance."""
     if isinstance(event.message, DatasetReady):
         return event.message.counts.summary
     if isinstance(event.message, TrainingPrepared):

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cli.commands.bar import Bar
 from cli.commands.base_models import described_estimate, described_model
 from cli.commands.context import api
-from cli.commands.watch import doing, ending, is_over, line, mark, place, state_of
+from cli.commands.numbers import written
+from cli.commands.watch import details, ending, in_short, is_over, line, mark, place, stage, state_of
 from cli.output import legible, note, show, show_table, stderr, write
 from ops.errors import RefusedByPlatform
 from schemas.lifecycle import TERMINAL
-from schemas.training import REWARDS
+from schemas.training import REWARDS, ROUTING, USE
 
 app = typer.Typer(add_completion=False, help="Fine-tuning jobs.", no_args_is_help=True)
 
@@ -34,7 +35,11 @@ def submit(
     holdout: Annotated[str | None, typer.Option(help="Task holdout: a path or a file id.")] = None,
     safety_mix: Annotated[str | None, typer.Option(help="Alignment rows: a path or a file id.")] = None,
     options: Annotated[
-        str, typer.Option(help='JSON for `retune`: {"recipe": …, "resources": …, "gate": …, "policy": …}')
+        str,
+        typer.Option(
+            help='JSON for `retune`: {"recipe": …, "resources": …, "gate": …, "policy": …, "later_stages": [{"recipe"'
+            ': …, "training_file": …}, …]}'
+        ),
     ] = "{}",
     allow_ungated: Annotated[
         bool, typer.Option("--allow-ungated", help="Train although the gate cannot pass for want of suites.")
@@ -47,6 +52,8 @@ def submit(
         extensions["holdout_file"] = _file_id(holdout)
     if safety_mix:
         extensions["safety_mix"] = {"file": _file_id(safety_mix)} | extensions.get("safety_mix", {})
+    for each in extensions.get("later_stages", ()):
+        _upload_files_of(each)
     body = {"model": model, "training_file": _file_id(training_file), "suffix": suffix, "retune": extensions}
     if validation_file:
         body["validation_file"] = _file_id(validation_file)
@@ -82,7 +89,7 @@ def list_jobs() -> None:
 
 
 def _state_and_place(job: dict[str, Any]) -> str:
-    return ", ".join(filter(None, (str(job["retune"]["state"]), place(job))))
+    return ", ".join(filter(None, (str(job["retune"]["state"]), stage(job), place(job))))
 
 
 @app.command("show")
@@ -146,11 +153,18 @@ def events(job_id: str) -> None:
 
 @app.command()
 def checkpoints(job_id: str) -> None:
-    """List the verified checkpoints of a job, newest first."""
+    """List the verified checkpoints of a job, newest first, and which is the best where the recipe asks for it."""
     job_checkpoints = list(api().pages(f"{JOBS}/{job_id}/checkpoints"))
-    names = ("train_loss", "valid_loss", "full_valid_loss")
+    optional = ("served_valid_loss", "perplexity", "reward_margin", "reward_accuracy")
+    names = ["train_loss", "valid_loss", "full_valid_loss"]
+    names += [name for name in optional if any(c["metrics"].get(name) is not None for c in job_checkpoints)]
     rows = [
-        (c["retune"]["attempt"], c["step_number"], c["retune"]["kind"], *(c["metrics"][n] for n in names))
+        (
+            c["retune"]["attempt"],
+            c["step_number"],
+            f"{c['retune']['kind']}{', best' if c['retune']['is_best'] else ''}",
+            *(written(name, c["metrics"].get(name)) for name in names),
+        )
         for c in job_checkpoints
     ]
     show_table(job_checkpoints, ("attempt", "step", "kind", *names), rows)
@@ -163,9 +177,10 @@ def metrics(job_id: str) -> None:
     while page := api().get(f"{JOBS}/{job_id}/metrics", after_step=after, limit=1000)["data"]:
         steps += page
         after = page[-1]["step"]
+    optional = ("memory_bytes", *USE, "full_valid_loss", "perplexity", *REWARDS, *ROUTING)
     names = ["step", "attempt", "loss", "learning_rate", "grad_norm", "tokens_per_second"]
-    names += [name for name in REWARDS if any(step.get(name) is not None for step in steps)]
-    show_table(steps, names, [[step.get(name) for name in names] for step in steps])
+    names += [name for name in optional if any(step.get(name) is not None for step in steps)]
+    show_table(steps, names, [[written(name, step.get(name)) for name in names] for step in steps])
 
 
 @app.command()
@@ -211,19 +226,11 @@ def _states(job_id: str) -> Iterator[dict[str, Any]]:
 
 def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """A bar that goes as the job goes; the job's last state."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[doing]}", markup=False),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=stderr) as progress:
-        bar = progress.add_task("validating", total=None, doing="")
+    with Bar(stderr) as bar:
         for job in states:
-            done = job["retune"]["progress"] or {"done": 0, "total": None}
-            progress.tasks[bar].total = done["total"] or None  # `update` takes None for no news
-            state, activity = legible(state_of(job)), legible(doing(job))
-            progress.update(bar, description=state, completed=done["done"], doing=activity)
+            progress = job["retune"]["progress"] or {"done": 0, "total": None}
+            words = [legible(text) for text in (state_of(job), in_short(job), details(job))]
+            bar.show(*words, done=progress["done"], total=progress["total"] or None)
     return job
 
 
@@ -247,6 +254,14 @@ def _file_id(path_or_id: str) -> str:
         return path_or_id
     file_id: str = api().upload(Path(path_or_id), purpose="fine-tune")["id"]
     return file_id
+
+
+def _upload_files_of(options: dict[str, Any]) -> None:
+    """In the place of paths come the ids of their files. `options`: of a stage."""
+    mix = options.get("safety_mix")
+    for holder, name in ((options, "training_file"), (options, "validation_file"), (mix, "file")):
+        if holder and holder.get(name):
+            holder[name] = _file_id(holder[name])
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -72,6 +72,15 @@ def register_artifact(job_id: str, tenant: Annotated[str, typer.Option(help="Who
     show(fact.model_dump(mode="json"), f"{fact.full_name} ({fact.model_id}); evaluate it with its gate next")
 
 
+@app.command("register-checkpoint")
+def register_checkpoint(checkpoint: str) -> None:
+    """Make a model version of a kept checkpoint (ftckpt-…) of a job that is over; `evaluate` it next."""
+    job_id = checkpoint.removeprefix("ftckpt-").rsplit("-", 2)[0]
+    version = api().post(f"/fine_tuning/jobs/{job_id}/checkpoints/{checkpoint}/register")
+    name = version["id"]
+    show(version, f"{name}; its gate comes next: `retune models evaluate {name}`")
+
+
 @app.command("list")
 def list_models(
     kind: Annotated[str | None, typer.Option("--type", help="base or fine-tuned")] = None,

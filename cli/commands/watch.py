@@ -1,8 +1,9 @@
-"""What people read of a job while it goes on, and at its end. Pure: from the job's resource to sentences."""
+"""What people read of a job while it runs, and at its end. Pure: from the job's resource to sentences."""
 
 import time
 from typing import Any
 
+from cli.commands.numbers import of_method, of_step, written
 from schemas.lifecycle import TERMINAL
 
 Job = dict[str, Any]
@@ -18,22 +19,77 @@ def is_over(job: Job) -> bool:
 
 
 def state_of(job: Job) -> str:
-    """State, and the gate's status once it has one."""
+    """State, with the stage where there are several, and the gate's status once it has one."""
     ours = job["retune"]
+    if stage(job):
+        return f"{ours['state']}, {stage(job)}"
     gate = ours["gate"]["status"]
     is_shown = ours["state"] == "succeeded" and gate != "pending"
     return f"{ours['state']}, gate {gate.replace('_', ' ')}" if is_shown else str(ours["state"])
+
+
+def stage(job: Job) -> str:
+    """The one that it is in, where there are several and not all are trained."""
+    ours = job["retune"]
+    stages = ours.get("stages")
+    if not stages or ours["state"] in (*TERMINAL, "evaluating"):
+        return ""
+    return f"stage {ours['stage'] or 1} of {len(stages)}"
 
 
 def doing(job: Job) -> str:
     """What the job waits for or how far it is; empty where neither is known."""
     ours = job["retune"]
     if ours["waiting_for"]:
-        return ", ".join(filter(None, (place(job), str(ours["waiting_for"]))))
+        return _listed(place(job), str(ours["waiting_for"]))
     progress = ours["progress"]
     if not progress:
         return ""
-    return f"step {_counted(progress)}" if progress["activity"] == "training" else how_far(progress)
+    if progress["activity"] != "training":
+        return how_far(progress)
+    return _listed(_step(job), *_measured(job), _time_left(progress))
+
+
+def in_short(job: Job) -> str:
+    """As `doing`, for a line that has details below it."""
+    progress = job["retune"]["progress"]
+    if not progress or progress["activity"] != "training" or job["retune"]["waiting_for"]:
+        return doing(job)
+    return _listed(_step(job), _time_left(progress))
+
+
+def details(job: Job) -> str:
+    """What is measured of a job that trains, beside its loss: of its answers a line, and one of how the step went."""
+    step = job["retune"].get("newest_step")
+    lines = (_measured(job), of_step(step) if step else [])
+    return "\n".join(filter(None, (" · ".join(filter(None, line)) for line in lines)))
+
+
+def _step(job: Job) -> str:
+    step = job["retune"].get("newest_step")
+    loss = step and f"loss {written('loss', step['loss'])}"
+    return _listed(f"step {_counted(job['retune']['progress'])}", loss)
+
+
+def _measured(job: Job) -> list[str]:
+    ours = job["retune"]
+    step, progress = ours.get("newest_step"), ours["progress"] or {}
+    loss = progress.get("valid_loss")
+    return [
+        of_method(_method(job), step) if step else "",
+        "" if loss is None else f"validation loss {written('valid_loss', loss)}",
+    ]
+
+
+def _method(job: Job) -> str:
+    """Of the stage that it is in, where there are several."""
+    ours = job["retune"]
+    stages = ours.get("stages")
+    return str((stages[(ours["stage"] or 1) - 1] if stages else ours)["recipe"]["method"])
+
+
+def _listed(*parts: str | None) -> str:
+    return ", ".join(filter(None, parts))
 
 
 def place(job: Job) -> str:
@@ -43,13 +99,13 @@ def place(job: Job) -> str:
         return ""
     start = queue["estimated_start"]
     expected = start and time.strftime("start expected at %H:%M", time.localtime(start))
-    return ", ".join(filter(None, (f"place {queue['position']} in the queue", expected)))
+    return _listed(f"place {queue['position']} in the queue", expected)
 
 
 def how_far(progress: dict[str, Any]) -> str:
     """Of a running evaluation."""
     counted = _counted(progress)
-    return ", ".join(filter(None, (_part(progress), counted and f"{counted} items", _time_left(progress))))
+    return _listed(_part(progress), counted and f"{counted} items", _time_left(progress))
 
 
 def _counted(progress: dict[str, Any]) -> str:
@@ -113,4 +169,6 @@ def _time_left(progress: Job) -> str:
     seconds = progress["seconds_left"]
     if seconds is None:
         return ""
-    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+    if seconds < 90:
+        return f"about {seconds:.0f} s left"
+    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"

@@ -23,7 +23,7 @@ AT_ONCE = 32
 """Statements that are fetched together."""
 
 Progress = Callable[[int], None]
-"""Told how many more statements or records were read."""
+"""Given how many more statements or records were read."""
 Bound = int | datetime | None
 """A statement's number, or a time."""
 
@@ -143,7 +143,7 @@ async def _begun(
 
 
 def _retention(topic: str) -> timedelta:
-    """What the contract says, whatever the broker was told."""
+    """What the contract says, whatever the broker was asked for."""
     return timedelta(days=topic_named(topic).retention_days)
 
 

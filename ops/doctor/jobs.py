@@ -1,14 +1,14 @@
 """Invariants of jobs and their attempts: I5, I6, I8 and I13."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ops.doctor.finding import Finding
 from ops.doctor.history import Entry, History, Job, Limits
 from schemas.base import BundleRef
 from schemas.checkpoint import CheckpointVerified
-from schemas.job import JobFact, JobPaused, JobRequeued, JobScheduled
+from schemas.job import JobFact, JobPaused, JobRequeued, JobScheduled, JobStageCompleted
 from schemas.lifecycle import FIRST, NEXT, STATE_AFTER, TERMINAL
 from schemas.node import NodesReleased
 from schemas.topics import JOB_EVENTS, NODE_EVENTS, TRAINING_EVENTS
@@ -120,6 +120,10 @@ class _Bundles:
     verified: Mapping[BundleRef, datetime | None]
     """When; None where that is not in the topic any more."""
 
+    def since(self, attempt: int) -> "_Bundles":
+        """Those of a stage, which begins with this attempt."""
+        return replace(self, named=frozenset(each for each in self.named if each.attempt >= attempt))
+
 
 NONE = _Bundles(frozenset(), {})
 
@@ -132,17 +136,30 @@ def resumed_from_newest(history: History, limits: Limits) -> Iterator[Finding]:
         for entry in history.of_type(NodesReleased)
         if isinstance(entry.message, NodesReleased)
     }
-    for entry in history.of_type(JobRequeued, JobPaused, JobScheduled):
+    for stream in history.streams(JOB_EVENTS.name).values():
+        yield from _resumed_in_stream(stream, bundles, released)
+    yield from _fell_behind(history)
+    yield from _resumed_elsewhere(history)
+    yield from _ends_beyond_bundle(history)
+
+
+def _resumed_in_stream(
+    stream: Sequence[Entry],
+    bundles: Mapping[str, _Bundles],
+    released: Mapping[tuple[str, int], datetime | None],
+) -> Iterator[Finding]:
+    first_attempt = 1
+    for entry in stream:
         fact = entry.message
-        assert isinstance(fact, JobRequeued | JobPaused | JobScheduled), "of_type() filters"
-        known = bundles.get(fact.job_id, NONE)
+        if isinstance(fact, JobStageCompleted):
+            first_attempt = fact.stage.first_attempt
+        if not isinstance(fact, JobRequeued | JobPaused | JobScheduled):
+            continue
+        known = bundles.get(fact.job_id, NONE).since(first_attempt)
         writer = fact.resume.job_id if fact.resume else None
         yield from _not_verified(entry, fact, bundles.get(writer or fact.job_id, NONE))
         if not isinstance(fact, JobScheduled) and _had_its_verdicts(entry, fact, released):
             yield from _older_than_newest(entry, fact, known)
-    yield from _fell_behind(history)
-    yield from _resumed_elsewhere(history)
-    yield from _ends_beyond_bundle(history)
 
 
 def _bundles(history: History) -> Mapping[str, _Bundles]:
@@ -202,6 +219,8 @@ def _fell_behind(history: History) -> Iterator[Finding]:
         known: BundleRef | None = None
         for entry in stream:
             fact = entry.message
+            if isinstance(fact, JobStageCompleted):
+                known = None  # the next stage has bundles of its own
             if not isinstance(fact, JobRequeued | JobPaused | JobScheduled):
                 continue
             if known is not None and (fact.resume is None or fact.resume.age < known.age):
