@@ -95,7 +95,7 @@ def generic_conversations(
     num_code_rows: int,
     seed: int,
 ) -> list[Conversation]:
-    """What a name does, how to do a thing, how code goes on; no row names a module. Shuffled."""
+    """What a name does, how to do a thing, how code continues; no row names a module. Shuffled."""
     chance = seeded(seed)
     rows = [row for doc in docstrings if doc.split is Split.TRAIN for row in _about(doc, chance)]
     rows += [

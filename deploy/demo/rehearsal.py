@@ -18,7 +18,8 @@ from schemas.gate import GateSpec
 from schemas.job import Artifact
 from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
-from schemas.specification import DatasetPolicy, DatasetSpec, Recipe, SafetyMix, resolve_recipe
+from schemas.resolution import resolve_recipe
+from schemas.specification import DatasetPolicy, DatasetSpec, Recipe, SafetyMix
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide.grading import Judged, changes, grade
 from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest

@@ -60,7 +60,7 @@ def _s3(state: State, user: str) -> dict[str, str]:
 
 
 def _own(state: State, service: str, tenant: str) -> dict[str, str]:
-    """What only this service is told."""
+    """What only this service gets."""
     root = state.root
     own = {
         "gateway": {
