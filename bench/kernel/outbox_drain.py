@@ -109,7 +109,7 @@ async def one_round(
 
 @asynccontextmanager
 async def relaying(stack: Stack, side: Side) -> AsyncIterator[Callable[[], None]]:
-    """The side's relay as a process of its own, once it is connected; what tells it that rows were committed."""
+    """The side's relay as a process of its own, once it is connected; what notifies it that rows were committed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.kernel.relay_side", side.name),
         env=relay_side.environment(stack),

@@ -35,7 +35,7 @@ RANK = 4
 METHODS = (Method.SFT, Method.LORA)
 MIN_LOGIT_CHANGE = 0.01
 COLUMNS = ("family", "`model_type`", "attention", "logits", "LoRA targets", "names in files", "packing")
-HEAD = (*COLUMNS, *(f"{method}, CPU" for method in METHODS), *(f"{method}, GPU" for method in METHODS))
+HEAD = (*COLUMNS, *METHODS)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,6 @@ def line(name: str, directory: Path) -> str:
         "converted" if capabilities.converts_names else "equal",
         trials[Method.SFT].packing,
         *(trials[method].verdict for method in METHODS),
-        *("not run" for _ in METHODS),
     )
 
 
