@@ -1,12 +1,16 @@
-"""How two processes share the tests out, if there are two, and how often those of the crash matrix come."""
+"""How several processes share the tests out, and how often those of the crash matrix come."""
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.chaos.scale import scaled
 
-ONE_BY_ONE = ("tests/serving/", "tests/chaos/", "tests/e2e/")
-"""Side by side these would need more memory and cores than a small machine has."""
+ONE_BY_ONE = {
+    "tests/serving/": "models",
+    "tests/e2e/": "models",
+    "tests/chaos/": "chaos",
+}
+"""Groups of folders. Side by side, tests of one group would need more memory and cores than a small machine has."""
 
 
 class ByFile(LoadScopeScheduling):
@@ -14,7 +18,7 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, _ = nodeid.partition("::")
-        return "one by one" if file.startswith(ONE_BY_ONE) else file
+        return next((group for folder, group in ONE_BY_ONE.items() if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,6 +29,7 @@ PARTS = {"kafka", "postgres", "s3"}
 OURS = {"bootstrap", "replica_network", "admin", "suites"}
 """Containers that are neither a part nor a service."""
 VARIANTS = {"provisioner-gpu", "evaluator-gpu", "serving_controller-gpu"}
+STARTS_CHILDREN = {"ingest", "evaluator", "registry", "provisioner", "serving_controller"}
 PROVISIONED = {"SCRATCH_DIR", "NODES_DIR", "REPLICAS_DIR", "REPLICA_KEYS_DIR", "KEYS_DIR", "CACHE_DIR"}
 RUNNING = sorted({*SERVICES, *VARIANTS})
 ANYBODYS = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -58,7 +59,17 @@ def test_all_services_of_the_tree_and_nothing_else():
     assert set(services()) == {*SERVICES, *PARTS, *OURS, *VARIANTS}
 
 
-def test_a_service_is_told_all_it_must_know_and_nothing_it_does_not():
+def test_a_service_has_a_limit_of_memory_or_says_that_it_starts_children():
+    """What a child takes is bounded by its service; the containers of nodes and replicas take what there is."""
+    bounded = {name for name in RUNNING if {"mem_limit", "pids_limit"} <= services()[name].keys()}
+    assert {tree_service(name) for name in {*RUNNING} - bounded} == STARTS_CHILDREN
+    for name in bounded:
+        assert services()[name]["restart"] == "unless-stopped", (
+            "one that is ended for its memory starts again"
+        )
+
+
+def test_a_service_gets_all_settings_that_it_needs_and_no_other():
     for name in RUNNING:
         given = {variable for variable in resolved(services()[name]) if not variable.startswith("RUNNER_")}
         known = variables(settings_of(name))
@@ -71,7 +82,7 @@ def test_a_service_is_told_all_it_must_know_and_nothing_it_does_not():
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_the_settings_accept_what_the_service_is_told(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_the_settings_accept_what_the_service_gets(name: str, monkeypatch: pytest.MonkeyPatch):
     for variable, value in resolved(services()[name]).items():
         monkeypatch.setenv(variable, value)
     settings = settings_of(name)()

@@ -17,8 +17,7 @@ class Hub:
     """Of the models in a directory. `with Hub(directory) as hub` answers at once; its port stays the same."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.files = {path.name: path.read_bytes() for path in directory.iterdir()}
+        self.offer(directory)
         self.error: HTTPStatus | None = None
         """What everything is answered with."""
         self._port = 0
@@ -33,6 +32,11 @@ class Hub:
 
     def __exit__(self, *_: object) -> None:
         self.refuse()
+
+    def offer(self, directory: Path) -> None:
+        """The repository has these files from now on."""
+        self.directory = directory
+        self.files = {path.name: path.read_bytes() for path in directory.iterdir()}
 
     def refuse(self) -> None:
         """Nobody listens at the port."""

@@ -5,13 +5,14 @@ through Kafka. A refusal is an answer.
 """
 
 import asyncio
+import json
 import os
 import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ MAX_PREEMPTIONS = 2
 """Of one job; from the third on the scheduler lets it wait for minutes."""
 PATIENCE_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
+ONE_BY_ONE = """
+import json, sys
+from cli.app import app
+sys.exit(any(app(words, standalone_mode=False) for words in json.loads(sys.argv[1])))"""
+"""Ends with 1 after the first command of `retune` that fails."""
 JOBS = """
     SELECT id, state, config_hash, spec -> 'metadata' ->> 'number' AS number,
            (spec -> 'recipe' ->> 'learning_rate')::float AS learning_rate FROM scheduler.job"""
@@ -83,13 +89,13 @@ class Load:
         benchmark = material.write_jsonl(folder / "benchmark.jsonl", material.benchmark_rows())
         suite = material.write_jsonl(folder / "suite.jsonl", material.suite_rows())
         benign = material.write_jsonl(folder / "benign.jsonl", material.benign_rows())
-        for arguments in (
+        await asyncio.to_thread(
+            self.retune,
             ("models", "register-base", BASE, str(base)),
             ("data", "register-benchmark", "spring", str(benchmark), *material.BENCHMARK_OPTIONS),
             ("data", "register-safety-suite", "harm", str(suite)),
             ("data", "register-safety-suite", "colours", str(benign), "--benign"),
-        ):
-            await asyncio.to_thread(self.retune, *arguments)
+        )
         for number in range(2):
             rows = material.colour_rows(material.THINGS[number * ROWS : (number + 1) * ROWS])
             path = material.write_jsonl(folder / f"train-{number}.jsonl", rows)
@@ -122,6 +128,11 @@ class Load:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    @property
+    def changes(self) -> int:
+        """Commands that were accepted."""
+        return sum(count for outcome, count in self.did.items() if outcome.endswith((": done", ": sent")))
 
     async def problems(self, pool: asyncpg.Pool) -> list[str]:
         """What users can complain of once it is at rest."""
@@ -283,16 +294,17 @@ class Load:
         self._gateways = (*self._gateways[1:], self._gateways[0])
         self._client.base_url = httpx.URL(self._gateways[0])
 
-    def retune(self, *arguments: str) -> None:
+    def retune(self, *commands: Sequence[str]) -> None:
+        """One after the other, in one process."""
         done = subprocess.run(
-            [sys.executable, "-m", "cli.app", *arguments],
+            [sys.executable, "-c", ONE_BY_ONE, json.dumps(commands)],
             env=os.environ | self.stack.operator_env(),
             capture_output=True,
             text=True,
             timeout=COMMAND_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"retune {' '.join(arguments)}: {done.returncode}\n{done.stderr}"
+        assert done.returncode == 0, f"retune {commands}: {done.returncode}\n{done.stderr}"
 
 
 def _wrong_models(models: list[Any]) -> list[str]:

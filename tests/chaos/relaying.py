@@ -93,7 +93,7 @@ def main() -> None:
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             sys.stdin.close()
-            failpoints._ARMED.update(failpoints._parse(line.strip()))
+            failpoints._armed().update(failpoints._parse(line.strip()))
             asyncio.run(_relay(settings))
         children.append(pid)
         print(pid, flush=True)  # noqa: T201

@@ -52,6 +52,7 @@ SERVICE_ENV = {
 }
 STAND_INS = {
     "evaluator": (str(HERE / "stand_ins.py"), "evaluator"),
+    "registry": (str(HERE / "stand_ins.py"), "registry"),
     "serving_controller": (str(Path(stand_in_engine.__file__)), "controller"),
 }
 

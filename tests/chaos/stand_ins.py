@@ -1,16 +1,21 @@
-"""The evaluator with a scoring child that needs no model: `stand_ins.py evaluator`; the child is `<order>`.
+"""Services whose children need no model: `stand_ins.py evaluator`, whose scoring child is `<order>`, and `registry`.
 
 What the child says of a candidate follows from its weights alone: a ruined one answers whatever it is asked.
-Files, rows, gates and verdicts are the real ones.
+Files, rows, gates and verdicts are the real ones. The registry reads of a base model what it would ask transformers.
 """
 
+import json
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from schemas.capabilities import LossForm
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.order import (
     AnyPart,
@@ -25,6 +30,7 @@ from services.evaluator.scoring.order import (
 )
 from services.evaluator.scoring.reports import Loaded, PartProgressed
 from services.evaluator.scoring.rows import read_prompts, read_texts
+from services.registry.model import Inspection
 from tests.chaos.trainer import LOUD, loudness
 
 REFUSAL = "I'm sorry, but I can't help with that."
@@ -85,8 +91,53 @@ def evaluate() -> None:
     app.build().run()
 
 
+async def inspect(directory: Path) -> Inspection:
+    """Of a Llama whose template takes all kinds of rows: its configuration, and the shapes in its files."""
+    from safetensors import safe_open
+
+    from shared.chat.probes import KINDS
+
+    config = json.loads((directory / "config.json").read_text())
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return Inspection(
+        family=config["model_type"],
+        architectures=tuple(config["architectures"]),
+        architecture="LlamaForCausalLM",
+        takes_attention=True,
+        num_layers=config["num_hidden_layers"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        vocab_size=config["vocab_size"],
+        cache_values_per_token=_cache_values_per_token(config),
+        tie_word_embeddings=config.get("tie_word_embeddings", False),
+        loss=LossForm(),
+        linears={name.removesuffix(".weight"): shape for name, shape in shapes.items() if "_proj." in name},
+        written=shapes,
+        rows=dict.fromkeys(KINDS, ""),
+        marks_answers="{% generation %}" in (directory / "chat_template.jinja").read_text(),
+    )
+
+
+def _cache_values_per_token(config: Mapping[str, Any]) -> int:
+    """A key and a value of each head in each layer."""
+    return int(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"])
+
+
+def register() -> None:
+    from services.registry import app
+
+    app.BaseModelMirror = partial(app.BaseModelMirror, inspect=inspect)
+    app.build().run()
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "evaluator":
-        evaluate()
-    else:
-        score(Path(sys.argv[1]))
+    match sys.argv[1]:
+        case "evaluator":
+            evaluate()
+        case "registry":
+            register()
+        case order:
+            score(Path(order))

@@ -26,8 +26,8 @@ from shared.processes.identity import marked
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_job_spec
 from tests.chaos.clocks import off_by
+from tests.chaos.rig import STAND_INS
 from tests.chaos.scale import note, scaled
-from tests.integration import stand_in_engine
 from tests.integration.attempts import FAKE_CHILD, SHA, TENANT, Attempts
 from tests.integration.kernel.conftest import until
 from tests.integration.nodes import QUICK_TIMES, nodes
@@ -51,7 +51,7 @@ price_per_hour = 0.10
 GRACE_SECONDS = 8.0
 SCRIPT = {"steps": 10**6, "seconds": 0.05, "save_seconds": 1.0}
 SETTINGS = {"serving_controller": {"SERVING_CONTROLLER_KEEP_SECONDS": "3"}}
-COMMANDS = {"serving_controller": (sys.executable, str(Path(stand_in_engine.__file__)), "controller")}
+COMMANDS = {name: (sys.executable, *words) for name, words in STAND_INS.items()}
 LEFT = """
     SELECT (SELECT count(*) FROM {schema}.parked WHERE state = 'parked' AND aggregate_id LIKE $1)
          + (SELECT count(*) FROM {schema}.waiting WHERE aggregate_id LIKE $1)

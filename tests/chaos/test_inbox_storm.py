@@ -13,6 +13,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.training import StepsRecorded
 from shared.clock import utc_now
 from tests.chaos import pipeline
+from tests.chaos.groups import remove_members
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source, id_of
 from tests.integration.kernel.conftest import new_key, until
@@ -41,6 +42,7 @@ async def members(stack: Stack) -> AsyncIterator[None]:
     yield
     for name in names:
         await stack.stop(name)
+    await remove_members(stack, "tracker", *(f"tracker-{instance}" for instance in range(MEMBERS)))
 
 
 def deliveries(random: Random) -> int:

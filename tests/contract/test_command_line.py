@@ -33,6 +33,7 @@ FROZEN = {
     "models": {
         "register-base": "name source training_template",
         "register-artifact": "job_id tenant",
+        "register-checkpoint": "checkpoint",
         "list": "kind base_model",
         "show": "name",
         "lineage": "name",

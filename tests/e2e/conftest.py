@@ -13,10 +13,11 @@ import openai
 import pytest
 
 from deploy.local.stack import Stack
+from schemas.node import PreemptNode
 from schemas.topics import TOPICS
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
-from shared.messaging.reader import TopicReader
+from shared.messaging.reader import TopicReader, send
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model
 
@@ -98,10 +99,20 @@ class Platform:
     async def finished(self, job_id: str) -> dict[str, Any]:
         return await self.until(job_id, lambda job: job["retune"]["state"] in TERMINAL, "the end")
 
+    async def preempt(self, job_id: str, *, notice_seconds: float) -> None:
+        """What `retune nodes preempt` sends, without the second that a command line takes to start."""
+        command = PreemptNode(node_id=f"job:{job_id}", notice_seconds=notice_seconds)
+        await send(self._admin, command, writer="admin")
+
+    @property
+    def _admin(self) -> Login:
+        return Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
+
     async def events(self, job_id: str) -> list[Delivery]:
         """Every fact about a job as Kafka has it, in order of time."""
-        login = Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
-        async with TopicReader(login, [topic.name for topic in TOPICS if topic.is_event_stream]) as reader:
+        async with TopicReader(
+            self._admin, [topic.name for topic in TOPICS if topic.is_event_stream]
+        ) as reader:
             deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
         mine = [each for each in deliveries if getattr(each.message, "job_id", None) == job_id]
         return sorted(mine, key=lambda each: each.envelope.time)

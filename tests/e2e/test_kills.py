@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 DETACHED = (
     "services.trainer_agent.runner",
-    "torch.distributed.run",
     "services.trainer_agent.training.main",
     "services.evaluator.scoring",
     "vllm.entrypoints",

@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from schemas.job import JobRequeued, JobScheduled
-from schemas.training import TrainingResumed
+from schemas.training import TrainingResumed, TrainingStopped
 from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
 from tests.e2e import material
@@ -74,7 +74,8 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
         extra_body={
             "retune": {
                 "recipe": material.RECIPE
-                | {"method": "cpt", "weights": "adapter", "learning_rate": 2e-3, "num_epochs": 2},
+                | {"method": "cpt", "weights": "adapter", "learning_rate": 2e-3, "num_epochs": 2}
+                | {"eval_every_steps": 20, "load_best_model_at_end": True},
                 "policy": material.POLICY,
                 "safety_mix": {"file": general, "share": 0.25},
                 "holdout_file": files["unseen"],
@@ -89,6 +90,11 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
     assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
     [last, *_] = [each async for each in platform.client.fine_tuning.jobs.checkpoints.list(submitted.id)]
     assert last.metrics.perplexity < 0.5 * last.metrics.start_perplexity
+    events = [each async for each in platform.client.fine_tuning.jobs.list_events(submitted.id)]
+    losses = {each.data["step"]: each.data["full_valid_loss"] for each in events if "valid_loss" in each.data}
+    best = min(losses, key=losses.__getitem__)
+    lineage = json.loads(platform.retune("--json", "models", "lineage", model))
+    assert (lineage["bundle"]["step"], lineage["best_valid_loss"]) == (best, losses[best])
 
 
 async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, trained, tmp_path):
@@ -132,6 +138,45 @@ async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, trai
     assert "reward_accuracy" in platform.retune("jobs", "metrics", submitted.id)
 
 
+async def test_two_stages_are_one_job_and_a_killed_one_ends_in_the_same_bytes(platform, trained):
+    """Answers, then preferences. The second stage is killed on its way, and trains what a job of its own does that
+    starts from the model which the first one is the same as."""
+    pairs = await platform.upload("stage-pairs", material.preference_rows(material.THINGS[:150]))
+    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 12, "batch_size": 2}
+    preferring |= {"checkpoint": {"every_steps": 20, "every_seconds": 3600}}
+    stage = {"recipe": preferring, "training_file": pairs, "policy": material.POLICY}
+    job_id = await platform.submit(suffix="stages", later_stages=[stage])
+    second = await platform.until(job_id, lambda job: job["retune"]["stage"] == 2, "the second stage")
+    before = second["retune"]["stages"][1]["steps_before"]
+    assert (before, second["retune"]["stages"][0]["status"]) == (trained["retune"]["num_steps"], "trained")
+    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= before + 40, "its middle")
+    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "0")
+    assert "stage 2 of 2" in platform.retune("jobs", "list")
+    job = await platform.finished(job_id)
+    assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job_id)
+
+    asked = {"recipe": preferring, "policy": material.POLICY, "auto_deploy": False}
+    alone = await platform.client.fine_tuning.jobs.create(
+        model=trained["fine_tuned_model"],
+        training_file=pairs,
+        suffix="alone",
+        extra_body={
+            "retune": asked | {"holdout_file": await platform.upload("holdout", material.holdout_rows())}
+        },
+    )
+    facts = [event.message for event in await platform.events(job_id)]
+    scheduled = [fact for fact in facts if isinstance(fact, JobScheduled)]
+    assert [(fact.attempt, fact.stage.number) for fact in scheduled] == [(1, 1), (2, 2), (3, 2)]
+    assert scheduled[2].resume.step > before
+    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
+    model = job["fine_tuned_model"]
+    assert await platform.answer(model, f"What colour is the {material.THINGS[310]}?") == material.ANSWER
+    lineage = json.loads(platform.retune("--json", "models", "lineage", model))
+    assert [each["recipe"]["method"] for each in lineage["stages"]] == ["lora", "dpo"]
+    other = await platform.finished(alone.id)
+    assert digest_of(platform, other) == lineage["digest"]
+
+
 async def test_chat_streams(platform, trained):
     stream = await platform.client.chat.completions.create(
         model=trained["fine_tuned_model"],
@@ -164,30 +209,32 @@ async def test_the_job_can_be_read_in_the_shapes_that_clients_know(platform, tra
     assert trained["fine_tuned_model"] in [model.id async for model in platform.client.models.list()]
 
 
-async def test_a_killed_training_process_ends_in_the_same_bytes(platform, trained):
-    """kill -9 of the whole node in the middle: infra, another attempt, and the same adapter."""
+async def test_a_job_that_is_paused_moved_and_killed_ends_in_the_same_bytes(platform, trained):
+    """Its user pauses and resumes it, its node is taken back with a notice, and kill -9 ends all of the next node."""
     job_id = await platform.submit(recipe={"seed": 0})
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
-    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "0")
+    num_steps = trained["retune"]["num_steps"]
+
+    async def until_step(step: int) -> None:
+        await platform.until(job_id, lambda job: job["retune"]["last_step"] >= step, f"step {step}")
+
+    await until_step(num_steps // 8)
+    await platform.client.fine_tuning.jobs.pause(job_id)
+    await platform.until(job_id, lambda job: job["retune"]["state"] == "paused", "the pause")
+    await platform.client.fine_tuning.jobs.resume(job_id)
+    await until_step(3 * num_steps // 8)
+    await platform.preempt(job_id, notice_seconds=30)
+    await platform.until(job_id, lambda job: job["retune"]["attempt"] == 3, "the third attempt")
+    await until_step(5 * num_steps // 8)
+    await platform.preempt(job_id, notice_seconds=0)
     job = await platform.finished(job_id)
     assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
     facts = [event.message for event in await platform.events(job_id)]
-    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
-    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
-    assert digest_of(platform, job) == digest_of(platform, trained)
-
-
-async def test_a_node_taken_back_with_notice_loses_at_most_one_step(platform, trained):
-    job_id = await platform.submit()
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
-    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "30")
-    job = await platform.finished(job_id)
-    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
-    facts = [event.message for event in await platform.events(job_id)]
-    (requeued,) = [fact for fact in facts if isinstance(fact, JobRequeued)]
-    assert requeued.failure_class == "preempted"
-    (stopped,) = [fact for fact in facts if type(fact).__name__ == "TrainingStopped"]
-    assert stopped.last_step - requeued.resume.step <= 1
+    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2, 3, 4]
+    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True] * 3
+    moved, _killed = [fact for fact in facts if isinstance(fact, JobRequeued)]
+    assert moved.failure_class == "preempted"
+    (stopped,) = [fact for fact in facts if isinstance(fact, TrainingStopped) and fact.attempt == 2]
+    assert stopped.last_step - moved.resume.step <= 1
     assert digest_of(platform, job) == digest_of(platform, trained)
 
 
@@ -287,17 +334,6 @@ async def test_cancel_keeps_the_newest_adapter(platform):
     ]
     assert cancelled.artifact is not None
     assert cancelled.artifact.bundle.step >= 40
-
-
-async def test_pause_and_resume(platform, trained):
-    job_id = await platform.submit()
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 40, "the middle of the run")
-    await platform.client.fine_tuning.jobs.pause(job_id)
-    await platform.until(job_id, lambda job: job["retune"]["state"] == "paused", "the pause")
-    await platform.client.fine_tuning.jobs.resume(job_id)
-    job = await platform.finished(job_id)
-    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
-    assert digest_of(platform, job) == digest_of(platform, trained)
 
 
 class TestBadInput:

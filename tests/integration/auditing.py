@@ -157,9 +157,11 @@ class Audited:
         return number
 
     async def postgres(self, *queries: str) -> None:
+        """All at once, as a database is set back: between two of them the auditor could make a statement."""
         connection = await asyncpg.connect(self.stack.postgres_dsn("auditor"))
-        for query in queries:
-            await connection.execute(query)
+        async with connection.transaction():
+            for query in queries:
+                await connection.execute(query)
         await connection.close()
 
 

@@ -27,7 +27,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import EvalPassed
 from schemas.job import JobQueued, JobRunning, JobScheduled, JobSubmitted, JobSucceeded
 from schemas.model import BaseModelRegistered, DeploymentApproved, ModelPromoted, ModelRegistered, Stage
-from schemas.specification import JobSpec
+from schemas.specification import JobSpec, Recipe
 from schemas.training import (
     BundleKind,
     BundleMetrics,
@@ -120,13 +120,13 @@ class World:
     def spec(self, **changes: Any) -> JobSpec:
         return a_job_spec(base_model=self.base_name, base_sha=self.base_sha, **changes)
 
-    async def a_running_job(self, tenant: str = "demo") -> str:
+    async def a_running_job(self, tenant: str = "demo", *, recipe: Recipe | None = None) -> str:
         """As far as its first checkpoint, told by the scheduler, the trainer and the runner."""
         job_id = f"ftjob-{mark()}"
         bundle = BundleRef(attempt=1, step=10, manifest_sha256=a_sha(job_id))
         dataset = DatasetRef(version=a_sha("version"), manifest_sha256=a_sha("manifest"))
         of_job = {"job_id": job_id, "tenant": tenant}
-        spec = self.spec(training_file=a_file_ref())
+        spec = self.spec(training_file=a_file_ref(), recipe=recipe)
         queued = JobQueued(
             **of_job, dataset=dataset, config_hash=a_sha("config"), num_steps=40, waiting_for="capacity"
         )
@@ -199,8 +199,7 @@ class World:
             dataset_version=a_sha("version"),
             config_hash=a_sha("config"),
             template_sha256=a_sha("template"),
-            bundle=BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number)),
-            **changes,
+            **{"bundle": BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number))} | changes,
         )
         common = fact.model_dump(include={"model_id", "tenant", "job_id", "digest"})
         passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, checks=())

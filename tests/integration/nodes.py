@@ -1,5 +1,6 @@
 """Runners of one test, as the provisioner's local backend starts them."""
 
+import io
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -33,6 +34,8 @@ class Nodes:
         env_file = attempts.stack.state.root / "runner.env"
         self.backend = LocalBackend(self.folder, runner_env_file=env_file, logs_retention=timedelta(days=30))
         self._names: list[str] = []
+        self._read: dict[Path, tuple[int, int]] = {}
+        """By file of reports, the bytes that were read and the last step in them."""
 
     async def start(self, scheduled: JobScheduled, *, script: dict | None = None, **env: str) -> None:
         """With the scripted child; `env` is added to the runners' environment."""
@@ -43,7 +46,7 @@ class Nodes:
         await self.start_real(scheduled, **scripted | env)
 
     async def start_real(self, scheduled: JobScheduled, **env: str) -> None:
-        """With torchrun, unless `env` says otherwise."""
+        """With the real training processes, unless `env` says otherwise."""
         spec = AttemptSpec(
             name=layout.attempt_name(scheduled.job_id, scheduled.attempt),
             job_id=scheduled.job_id,
@@ -111,8 +114,13 @@ class Nodes:
         """How many the child has done, as its own file says."""
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
         path = self.folder / name / str(node) / "work" / REPORTS
-        reports, _ = parse_reports(path.read_bytes() if path.exists() else b"")
-        return max((report.step for report in reports if isinstance(report, Stepped)), default=0)
+        offset, last = self._read.get(path, (0, 0))
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
+            file.seek(offset)
+            reports, size = parse_reports(file.read())
+        last = max([last, *(report.step for report in reports if isinstance(report, Stepped))])
+        self._read[path] = (offset + size, last)
+        return last
 
     async def clean_up(self) -> None:
         for name in self._names:

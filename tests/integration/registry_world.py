@@ -126,6 +126,24 @@ class World:
         }
         return JobEvaluating(**fields | changes)
 
+    async def as_checkpoint_of(
+        self, job: JobEvaluating, weights_of: JobEvaluating, *, step: int
+    ) -> BundleRef:
+        """Another checkpoint of the job, with what that one has trained."""
+        parts = []
+        for path in sorted((self.root / weights_of.job_id).iterdir()):
+            part = entry(path, f"model/{path.name}")
+            key = layout.checkpoint(job.job_id, 1, step, layout.part(part.sha256))
+            await self.objects.put_file(key, path, sha256=part.sha256)
+            parts.append(part)
+        own = await self.objects.get_bytes(layout.checkpoint(job.job_id, 1, job.bundle.step))
+        manifest = BundleManifest.model_validate_json(own)
+        manifest = manifest.model_copy(update={"step": step, "parts": tuple(parts)})
+        digest = await self.objects.put_bytes(
+            layout.checkpoint(job.job_id, 1, step), manifest_bytes(manifest)
+        )
+        return BundleRef(attempt=1, step=step, manifest_sha256=digest)
+
     async def registered(self, job: JobEvaluating) -> Any:
         await self.voices.say("scheduler", job)
         digest = self.digest(job)

@@ -55,7 +55,7 @@ async def test_a_topic_made_again_with_the_same_times_is_found_out(audited: Audi
     assert {each["topic"] for each in json.loads(ended.out)["findings"]} == set(topics)
 
 
-async def test_records_deleted_before_their_time_are_told_from_retention(audited: Audited):
+async def test_records_deleted_before_their_time_are_distinguished_from_retention(audited: Audited):
     topic = await audited.new_topic()
     young = [record(number) for number in range(20)]
     await audited.write(topic, young)

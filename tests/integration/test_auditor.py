@@ -136,7 +136,7 @@ async def test_it_does_not_continue_from_what_another_key_signed(audited: Audite
     await audited.start()
 
 
-async def test_a_log_that_ends_before_what_was_read_is_told_and_not_forgotten(audited: Audited):
+async def test_a_log_that_ends_before_what_was_read_is_reported_and_not_forgotten(audited: Audited):
     topic = await audited.new_topic()
     await audited.write(topic, map(record, range(10)))
     await audited.signed({topic: 10})

@@ -9,7 +9,7 @@ import pytest
 from deploy.local.stack import Stack
 from schemas import layout
 from schemas.base import BundleRef, FailureClass, StartFrom
-from schemas.job import JobCancelled, JobRequeued, JobScheduled, JobSubmitted
+from schemas.job import JobCancelled, JobRequeued, JobScheduled, JobStage, JobStageCompleted, JobSubmitted
 from schemas.training import CheckpointWritten
 from shared.clock import utc_now
 from tests.integration.attempts import PATIENCE_SECONDS, Attempts
@@ -109,6 +109,27 @@ async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts:
 
     await until(is_gone, seconds=PATIENCE_SECONDS)
     await until(is_told, seconds=PATIENCE_SECONDS)
+
+
+async def test_what_a_stage_starts_from_is_in_use_until_the_job_is_over(attempts: Attempts):
+    first = await attempts.schedule(pool=ELSEWHERE)
+    bundle = BundleRef(attempt=1, step=10, manifest_sha256="5e" * 32)
+    start = StartFrom(name="stage 1", job_id=first.job_id, bundle=bundle)
+    stage = JobStage(number=2, num_stages=2, first_attempt=2, steps_before=10, start=start)
+    completed = JobStageCompleted(job_id=first.job_id, tenant=first.tenant, attempt=1, stage=stage)
+    await attempts.write("scheduler", completed)
+    uses = "SELECT count(*) FROM bundle_use WHERE trained_by = $1 AND attempt = 1 AND step = 10"
+    db = await asyncpg.connect(attempts.stack.postgres_dsn("checkpoint_watcher"))
+    try:
+        await until(lambda: db.fetchval(uses, first.job_id))
+        await attempts.write("scheduler", cancelled(first))
+
+        async def is_free() -> bool:
+            return not await db.fetchval(uses, first.job_id)
+
+        await until(is_free, seconds=PATIENCE_SECONDS)
+    finally:
+        await db.close()
 
 
 async def test_bundles_that_another_job_starts_from_stay_until_it_is_over(attempts: Attempts):

@@ -37,6 +37,7 @@ OF_A_JOB = [
     ("GET", "/fine_tuning/jobs/{job}/events"),
     ("GET", "/fine_tuning/jobs/{job}/events?stream=true"),
     ("GET", "/fine_tuning/jobs/{job}/checkpoints"),
+    ("POST", "/fine_tuning/jobs/{job}/checkpoints/{checkpoint}/register"),
     ("GET", "/fine_tuning/jobs/{job}/logs"),
     ("GET", "/fine_tuning/jobs/{job}/metrics"),
     ("GET", "/fine-tuning/jobs/{job}"),
@@ -93,6 +94,7 @@ async def owned(world: World) -> dict[str, str]:
     await world.objects.put_bytes(layout.evaluation(eval_id, layout.EVALUATION_LOG), b"secret line\n")
     return {
         "job": job,
+        "checkpoint": f"ftckpt-{job}-1-10",
         "model": version.full_name,
         "version": version.model_id,
         "dataset": await world.a_dataset(),

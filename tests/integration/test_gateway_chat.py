@@ -326,7 +326,7 @@ class TestAReplica:
         assert "retry-after" in caught.value.response.headers
         assert sum(len(server.asked) for server in servers) == 1
 
-    async def test_that_dies_in_a_stream_is_told_in_the_stream(self, world, two):
+    async def test_that_dies_in_a_stream_is_reported_in_the_stream(self, world, two):
         name, *servers = two
         for server in servers:
             server.way = "die in a stream"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from schemas.base import FileRef
+from schemas.base import DatasetRef, FileRef
 from schemas.dataset import SubmitDataset
-from schemas.job import JobSubmitted, SubmitJob
+from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.model import BaseModelRegistered
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Method, Recipe, Resources
@@ -19,7 +19,7 @@ __all__ = ["world"]
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 GIB = 2**30
-FITS, TOO_LONG = 16_384, 32_768
+SHORT, FITS, TOO_LONG = 512, 16_384, 32_768
 NEAREST = f"Nearest that works: recipe.method qlora, policy.max_seq_length {FITS}"
 
 
@@ -87,6 +87,7 @@ async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> 
     taken = await submit(FITS, "qlora")
     assert taken.status_code == 200, taken.text
     assert estimated_memory(taken.json()) == (FITS, True)
+    assert taken.json()["retune"]["estimated_memory"]["pool"] == pool
 
 
 async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> None:
@@ -112,9 +113,39 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     refused = (await world.heard((await submit(TOO_LONG, Method.LORA)).job_id, "CommandRefused")).message
     assert (refused.code, refused.param) == ("does_not_fit", "spec.recipe")
     assert refused.message.endswith(NEAREST)
-    taken = (await world.heard((await submit(FITS, Method.QLORA)).job_id, "SubmitJob")).message
+    taken = (await world.heard((await submit(SHORT, Method.QLORA)).job_id, "SubmitJob")).message
     of_job = {"job_id": taken.job_id, "tenant": "demo", "dataset_id": taken.dataset_id}
     await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=NOON))
     await until(lambda: world.is_consumed("job.events", taken.job_id, 1), "the job")
     shown = (await world.ask("GET", f"/fine_tuning/jobs/{taken.job_id}")).json()
-    assert estimated_memory(shown) == (FITS, True)
+    assert estimated_memory(shown) == (SHORT, True)
+    assert shown["retune"]["estimated_memory"]["micro_batch_size"] == 1
+    # From the booking on the batch is known, and what the pool's devices choose.
+    resolved = taken.spec.model_copy(
+        update={"recipe": taken.spec.recipe.model_copy(update={"batch_size": 8})}
+    )
+    await world.voices.say("scheduler", a_booking(taken.job_id, resolved, pool))
+    await until(lambda: world.is_consumed("job.events", taken.job_id, 2), "the booking")
+    shown = (await world.ask("GET", f"/fine_tuning/jobs/{taken.job_id}")).json()
+    assert estimated_memory(shown) == (SHORT, True)
+    chosen = shown["retune"]["estimated_memory"]
+    assert (chosen["pool"], chosen["micro_batch_size"] > 1) == (pool, True), chosen
+
+
+def a_booking(job_id: str, spec: JobSpec, pool: str) -> JobScheduled:
+    return JobScheduled(
+        job_id=job_id,
+        tenant="demo",
+        attempt=1,
+        spec=spec,
+        base_sha=spec.base_sha,
+        dataset=DatasetRef(version=a_sha("version"), manifest_sha256=a_sha("manifest")),
+        config_hash=a_sha("config"),
+        resume=None,
+        pool=pool,
+        capacity_type="spot",
+        nodes=1,
+        devices_per_node=1,
+        grace_seconds=30.0,
+        start_deadline=NOON,
+    )

@@ -175,7 +175,7 @@ async def test_bytes_of_files_are_bounded_and_deleting_frees_them(world, tenant)
     assert (await upload()).status_code == 200
 
 
-async def test_a_key_that_asks_too_fast_is_told_when_to_ask_again(world, tenant):
+async def test_a_key_that_asks_too_fast_learns_when_to_ask_again(world, tenant):
     await decide(world, tenant, requests_per_minute=60)
     answers = [await world.ask("GET", "/files", tenant=tenant) for _ in range(12)]
     last = answers[-1]

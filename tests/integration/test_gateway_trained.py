@@ -1,12 +1,14 @@
 """A job's `model` may be what an earlier one trained: a version or a checkpoint, of the same tenant and base model."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from schemas.base import BundleRef, StartFrom
 from schemas.checkpoint import CheckpointExpired
-from schemas.job import SubmitJob
+from schemas.evaluation import EvalFailed
+from schemas.job import JobCancelled, JobSucceeded, SubmitJob
 from schemas.model import ModelArchived
 from tests.builders import a_sha
 from tests.integration.gateway_world import World, mark, until, world
@@ -116,6 +118,59 @@ async def test_a_deleted_checkpoint_starts_nothing_not_even_a_retry(world):
     answer = await world.ask("POST", f"/fine_tuning/jobs/{retried}/retry")
     assert error_of(answer) == (400, "checkpoint_deleted", "fine_tuning_job_id")
     assert start.name in answer.json()["error"]["message"]
+
+
+async def test_a_kept_checkpoint_of_a_job_that_is_over_becomes_a_version(world):
+    job_id = await world.a_running_job()
+    start = checkpoint_of(job_id)
+    path = f"/fine_tuning/jobs/{job_id}/checkpoints/{start.name}/register"
+    assert error_of(await world.ask("POST", path)) == (400, "job_active", "fine_tuning_job_id")
+    for tenant, wrong, param in (
+        ("other", path, "fine_tuning_job_id"),
+        ("demo", path.replace("-1-10/", "-1-11/"), "checkpoint"),
+        ("demo", path.replace("/ftckpt-", "/ftckpt-other-"), "checkpoint"),
+    ):
+        answer = await world.ask("POST", wrong, tenant=tenant)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (404, param)
+    await end(world, JobCancelled(job_id=job_id, tenant="demo", reason="user", artifact=None, last_step=10))
+
+    asked = asyncio.create_task(world.ask("POST", path))
+    command = (await world.heard(job_id, "RegisterArtifact")).message
+    assert (command.tenant, command.bundle) == ("demo", start.bundle)
+    version = await world.a_version(job_id=job_id, bundle=start.bundle)
+    assert (await asked).json()["id"] == version.full_name
+    assert (await world.ask("POST", path)).json()["id"] == version.full_name
+    sent = [each.message.type for each in world.ear.heard[job_id]]
+    assert sent.count("RegisterArtifact") == 1
+
+
+async def test_a_deleted_checkpoint_becomes_no_version(world):
+    job_id = await world.a_running_job()
+    start = checkpoint_of(job_id)
+    await end(world, JobCancelled(job_id=job_id, tenant="demo", reason="user", artifact=None, last_step=10))
+    await expire(world, start)
+    path = f"/fine_tuning/jobs/{job_id}/checkpoints/{start.name}/register"
+    assert error_of(await world.ask("POST", path)) == (400, "checkpoint_deleted", "checkpoint")
+
+
+async def test_a_job_shows_the_gate_of_its_own_model(world):
+    job_id = await world.a_running_job()
+    own = await world.a_version(job_id=job_id)
+    await end(world, world.succeeded(own))
+    other = await world.a_version(job_id=job_id, bundle=checkpoint_of(job_id).bundle)
+    of_other = other.model_dump(include={"model_id", "tenant", "job_id", "digest", "base_sha"})
+    failed = EvalFailed(**of_other, eval_id=f"eval-{mark()}", checks=(), reason="worse", number=9)
+    await world.voices.say("evaluator", failed)
+    query = "SELECT true FROM evaluation WHERE eval_id = $1 AND outcome = 'failed'"
+    await until(lambda: world.db.fetchval(query, failed.eval_id), "the other verdict")
+    job = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}")).json()
+    assert (job["fine_tuned_model"], job["retune"]["gate"]["status"]) == (own.full_name, "passed")
+
+
+async def end(world: World, fact: JobCancelled | JobSucceeded) -> None:
+    await world.voices.say("scheduler", fact)
+    query = "SELECT finished_at IS NOT NULL FROM job WHERE job_id = $1"
+    await until(lambda: world.db.fetchval(query, fact.job_id), "the end of the job")
 
 
 async def test_a_producer_names_no_other_weights_than_the_name_stands_for(world):

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -58,10 +58,10 @@ async def left(database: Database, table: str, column: str = "job_id") -> set[st
     return {row["name"] for row in rows}
 
 
-def a_step(number: int, tokens: int) -> StepMetrics:
+def a_step(number: int, tokens: int, *, time: datetime | None = None) -> StepMetrics:
     return StepMetrics(
         step=number,
-        time=utc_now(),
+        time=time or utc_now(),
         loss=1.0,
         learning_rate=1e-3,
         grad_norm=1.0,
@@ -118,10 +118,10 @@ async def test_what_is_left_of_an_old_job_is_deleted_before_the_row_that_names_i
 
 async def test_old_steps_leave_the_tracker(stack: Stack):
     async with schema_of(stack, "tracker") as database:
-        for name, age in AGES:
-            for number in range(5):
-                row = (name, "demo", 1, number, utc_now() - age, 1.0, 1e-3, 1.0, 1, 1.0, 1, 0.1, *[None] * 5)
-                await database.execute(tracker.SAVE_STEP, *row)
+        async with database.transaction() as conn:
+            for name, age in AGES:
+                steps = [a_step(number, 1, time=utc_now() - age) for number in range(1, 6)]
+                await tracker.save_steps(conn, name, "demo", 1, steps)
         await prune_all(database, tracker.PRUNE_STEPS)
         assert await left(database, "step") == {"new"}
 

@@ -82,6 +82,9 @@ class Wiring:
     def on_timer(self, payload: type, handler: Any) -> None:
         """No timer fires here."""
 
+    def on_task(self, payload: type, **_: Any) -> None:
+        """A race is over before one begins."""
+
     def every(self, period: timedelta, function: Any, *, singleton: bool = False) -> None:
         """No loop runs here."""
 

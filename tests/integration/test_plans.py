@@ -72,6 +72,7 @@ ALLOWED = {
     "serving_controller.store.REPLICA_SETS": FEW,
     "serving_controller.store.REPLICAS": FEW,
     "serving_controller.store.REPLICA_VERSIONS": FEW,
+    "serving_controller.store.STALE_BASES": FEW,
     "serving_controller.store.SLOTS": "the head of other statements",
     "auditor.store.CHAINS": FEW,
     "auditor.store.FORGET_ALL_STATEMENTS": BY_HAND,
@@ -90,6 +91,7 @@ ALLOWED = {
     "messaging.tasks.FREE_OWN": BY_HAND,
     "messaging.waiting.HEADS": "once a second all that wait, to find the first of each aggregate",
     "messaging.waiting.TAKE_RELEASED": QUEUE,
+    "tracker.store.NEWEST_STEPS": QUEUE,
 }
 
 

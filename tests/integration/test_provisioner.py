@@ -252,7 +252,7 @@ class TestPreemption:
 
 
 class TestLoss:
-    async def test_of_one_node_of_a_gang_is_told(self, attempts, schedule):
+    async def test_of_one_node_of_a_gang_is_reported(self, attempts, schedule):
         scheduled = await schedule(nodes=2)
         await training(attempts, scheduled)
         for pid in processes_of(scheduled, 1):

@@ -278,6 +278,28 @@ class TestVersions:
         foreign = RegisterArtifact(job_id=job.job_id, tenant="other")
         assert (await world.answer("admin", foreign, job.job_id)).code == "no_refused_artifact"
 
+    async def test_of_another_checkpoint_are_registered_beside_the_jobs_own(self, world):
+        """Of another tenant, or before the job has made a version, they are not."""
+        job, other = await world.train(), await world.train()
+        moved = await world.as_checkpoint_of(job, other, step=20)
+        ask = RegisterArtifact(job_id=job.job_id, tenant="demo", bundle=moved)
+        assert (await world.answer("gateway", ask, job.job_id)).code == "no_model"
+        own = await world.gated(job)
+        foreign = ask.model_copy(update={"tenant": "other"})
+        assert (await world.answer("gateway", foreign, job.job_id)).code == "no_model"
+        await world.voices.say("gateway", ask)
+        version = await world.ear.until(model_id(job.job_id, world.digest(other)), "ModelRegistered")
+        assert (version.bundle, version.job_id, version.stage) == (moved, job.job_id, Stage.DEV)
+        assert version.config_hash == own.config_hash
+        again = await world.answer("gateway", ask, job.job_id)
+        assert (again.code, again.param) == ("registered", "bundle")
+        same = await world.as_checkpoint_of(job, other, step=10)
+        refusal = await world.answer("gateway", ask.model_copy(update={"bundle": same}), job.job_id)
+        assert (refusal.code, refusal.model_id) == ("registered", version.model_id)
+        await world.voices.say("evaluator", passed(version))
+        await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
+        assert world.ear.types(version.full_name) == []
+
     async def test_are_not_exported_yet(self, world):
         version = await world.registered(await world.train())
         command = ExportModel(model_id=version.model_id, tenant="demo", format="gguf")

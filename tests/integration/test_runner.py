@@ -207,7 +207,7 @@ class TestFailure:
         ],
         ids=["told", "crash", "hang"],
     )
-    async def test_is_told_by_class(self, attempts, nodes, script, failure, message):
+    async def test_is_reported_by_class(self, attempts, nodes, script, failure, message):
         scheduled = await attempts.schedule()
         await nodes.start(scheduled, script=script, RUNNER_STEP_LIMIT="PT2S")
         failed = await self.failed(attempts, scheduled)

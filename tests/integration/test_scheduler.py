@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
+from schemas.artifacts import DatasetFiles
 from schemas.base import BundleRef, CapacityType, CommandRefused, Message, StartFrom
 from schemas.dataset import DatasetReady, DatasetRejected
 from schemas.deployment import DeploymentReady
@@ -23,8 +24,8 @@ from schemas.job import (
     WaitReason,
 )
 from schemas.node import PoolCapacityChanged
-from schemas.specification import DpoSpec, Recipe, Resources
-from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_job_spec, a_sha
+from schemas.specification import DpoSpec, Recipe, Resources, StageSpec
+from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_file_ref, a_job_spec, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.unit.scheduler import incoming
 
@@ -143,6 +144,39 @@ def deployed(play: Play) -> DeploymentReady:
     )
 
 
+async def test_a_job_of_two_stages_is_scheduled_once_for_each(play, db):
+    pairs = StageSpec(recipe=Recipe(method="dpo"), training_file=a_file_ref("pairs.jsonl"))
+    asked = play.submission()
+    asked = asked.model_copy(
+        update={
+            "spec": asked.spec.model_copy(update={"later_stages": (pairs,)}),
+            "later_dataset_ids": (f"{play.dataset}-2",),
+        }
+    )
+    await play.voice.say("gateway", asked)
+    await play.voice.say("provisioner", play.capacity(1))
+    await play.voice.say("ingest", play.ready())
+    await play.until("JobSubmitted")
+    files = DatasetFiles(training=pairs.training_file.sha256)
+    second = play.ready().model_copy(
+        update={"dataset_id": f"{play.dataset}-2", "dataset_version": a_sha("pairs"), "files": files}
+    )
+    await play.voice.say("ingest", second)
+    first = await play.until(*SUBMITTED)
+    assert (first.stage.number, first.resume, first.start_from) == (1, None, None)
+
+    await play.say("trainer_agent", incoming.started(), incoming.written(), incoming.completed())
+    await play.say("checkpoint_watcher", incoming.verified())
+    await play.until(*SUBMITTED, "JobRunning", "JobStageCompleted")
+    await play.say("provisioner", incoming.released())
+    fact = await play.until(*SUBMITTED, "JobRunning", "JobStageCompleted", "JobScheduled")
+    assert (fact.attempt, fact.stage.number, fact.steps_before, fact.resume) == (2, 2, 600, None)
+    assert (fact.start_from.bundle, fact.dataset.version) == (incoming.FINAL, a_sha("pairs"))
+    assert fact.spec.recipe.method == "dpo"
+    plans = "SELECT jsonb_array_length(stage_plans) FROM scheduler.job WHERE id = $1"
+    assert await db.fetchval(plans, play.job) == 2
+
+
 async def test_a_job_from_submission_to_success(play: Play):
     await play.voice.say("gateway", play.submission())
     await play.until("JobSubmitted")
@@ -256,7 +290,7 @@ async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Conn
     assert await db.fetchval(held, play.pool) == 2
 
 
-async def test_who_waits_is_told_where_it_stands(play: Play, stack: Stack):
+async def test_the_position_of_a_waiting_job_is_published(play: Play, stack: Stack):
     async with ear(stack, "queue.events") as places:
         await play.scheduled()
         first, second = f"{play.job}-1", f"{play.job}-2"

@@ -57,6 +57,8 @@ class Looks:
 
     on_timer = on
 
+    def on_task(self, _payload: type, **_: Any) -> None: ...
+
     def on_lead(self, _: Loop) -> None: ...
 
     @asynccontextmanager

@@ -43,6 +43,7 @@ from tests.builders import (
     capabilities,
 )
 from tests.chaos.scale import seed
+from tests.integration.scratch import empty_schema
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.job_history import History
@@ -55,13 +56,14 @@ MANY = 1_000_000
 
 @pytest.fixture(scope="module")
 async def database(stack: Stack) -> AsyncIterator[Database]:
-    dsn = stack.postgres_dsn("scheduler")
-    await migrate("scheduler", dsn)
-    database = Database(dsn, application=APPLICATION)
-    await database.open()
-    yield database
-    await database.execute("TRUNCATE job, attempt")  # they would take nodes of a scheduler that starts later
-    await database.close()
+    async with empty_schema(
+        stack
+    ) as dsn:  # what services of other tests recorded of a base would fail jobs here
+        await migrate("scheduler", dsn)
+        database = Database(dsn, application=APPLICATION)
+        await database.open()
+        yield database
+        await database.close()
 
 
 @pytest.fixture
@@ -340,7 +342,7 @@ async def test_a_dataset_concerns_the_jobs_without_an_attempt(database: Database
     jobs = [a_job_of(mark, state, id=f"ftjob-{mark}-{state}") for state in JobState]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        on_dataset = await store.jobs_on_dataset(conn, f"ds-{mark}")
+        on_dataset = await store.jobs_on_dataset(conn, f"ds-{mark}", after="", at_most=MANY)
         await store.save_dataset(conn, Dataset(f"ds-{mark}", TENANT, DatasetState.DELETED, "gone"))
         assert (await store.find_dataset(conn, f"ds-{mark}")).state is DatasetState.DELETED
     assert {job.state for job in on_dataset} == set(concerned)
@@ -353,11 +355,12 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
     ]
     await add(database, *jobs)
     async with database.transaction() as conn:
-        states = {job.state for job in await store.jobs_on_base(conn, sha)}
-        assert await store.jobs_stale_on_base(conn, sha) == []
+        states = {job.state for job in await store.jobs_on_base(conn, "tiny", sha, after="", at_most=MANY)}
+        assert await store.jobs_on_base(conn, "another", sha, after="", at_most=MANY) == []
+        assert await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY) == []
         saved = History(await store.get_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
         await store.save_job(conn, saved)
-        (stale,) = await store.jobs_stale_on_base(conn, sha)
+        (stale,) = await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY)
     assert states == set(JobState) - TERMINAL
     assert stale.id == saved.id
 
@@ -395,7 +398,7 @@ class TestOverdueJobs:
         return jobs
 
     @pytest.mark.parametrize("state", [JobState.PROVISIONING, JobState.STOPPING])
-    async def test_are_told_and_forgotten(self, database: Database, mark: str, state: JobState):
+    async def test_are_counted_and_forgotten(self, database: Database, mark: str, state: JobState):
         before, past = await self.overdue(database, state), utc_now() - timedelta(minutes=10)
         job = a_job_of(mark, state, stop=replace(a_stop(), deadline=past))
         await add(database, replace(job, run=replace(job.present, start_deadline=past)))

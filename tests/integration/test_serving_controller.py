@@ -40,6 +40,7 @@ from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.settings import Timing
 from shared.storage.s3 import S3ObjectStore
+from tests.chaos.groups import remove_members
 from tests.chaos.scale import note
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices
@@ -211,6 +212,9 @@ async def controller(
         )
         async with service.running():
             yield service
+    if instance:
+        # Else its partitions are nobody's until its session has timed out.
+        await remove_members(stack, service.name, f"{service.name}-{instance}")
 
 
 def rounds_of(

@@ -1,4 +1,4 @@
-"""Runners with the real training child under torchrun: a gang of two nodes is stopped and continues exactly."""
+"""Runners with the real training child, alone and under torchrun: a gang of two nodes is stopped and continues exactly."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from schemas import layout
 from schemas.artifacts import BundleManifest, DatasetManifest
 from schemas.base import DatasetRef, FailureClass
 from schemas.job import StopReason
-from schemas.specification import CheckpointSpec, JobSpec
+from schemas.specification import CheckpointSpec, EarlyStoppingSpec, JobSpec
 from schemas.training import (
     CheckpointWritten,
     StepReached,
@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 400
 ONE_THREAD = {"RUNNER_OMP_NUM_THREADS": "1"}
+TRAINING, TORCHRUN = "services.trainer_agent.training.main", "torch.distributed.run"
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +92,66 @@ async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_continues_exactl
     for node in range(2):
         assert (await nodes.until_ended(second, node)).exit_code == 0
     final = attempts.heard(first.job_id, CheckpointWritten)[-1]
-    assert (final.bundle, final.metrics.keys()) == (done.bundle, {"train_loss", "full_valid_loss"})
+    assert (final.bundle, final.metrics.keys()) == (
+        done.bundle,
+        {"train_loss", "valid_loss", "full_valid_loss"},
+    )
     steps = [s.step for batch in attempts.heard(first.job_id, StepsRecorded) for s in batch.steps]
     assert steps == list(range(1, done.last_step + 1))
 
 
-async def test_a_killed_training_process_is_infrastructure_and_leaves_nothing(attempts, nodes, inputs):
-    scheduled = await attempts.schedule(**inputs)
+async def test_a_run_that_ends_early_names_the_best_checkpoint_of_an_earlier_attempt(attempts, nodes, inputs):
+    """No loss falls by 100 nats, so that the first validation is the last improvement, whichever of the three is the lowest."""
+    spec = inputs["spec"]
+    recipe = spec.recipe.model_copy(
+        update={
+            "eval_every_steps": 10,
+            "early_stopping": EarlyStoppingSpec(patience=2, min_delta=100.0),
+            "load_best_model_at_end": True,
+            "batch_size": 4,
+            "learning_rate": 2e-2,
+        }
+    )
+    asked = inputs | {"spec": spec.model_copy(update={"recipe": recipe})}
+    first = await attempts.schedule(**asked)
+    await nodes.start_real(first, **ONE_THREAD, FAILPOINTS="trainer.step.end=stall:60@22")
+    await attempts.until(first.job_id, CheckpointWritten, seconds=PATIENCE_SECONDS, times=2)
+    os.kill(one_of(nodes.child_pids(first), TRAINING), signal.SIGKILL)
+    await attempts.until(first.job_id, TrainingFailed, seconds=60)
+    earlier, resume = (each.bundle for each in attempts.heard(first.job_id, CheckpointWritten))
+    assert (earlier.step, resume.step) == (10, 20)
+
+    second = await attempts.schedule(first.job_id, attempt=2, resume=resume, **asked)
+    await nodes.start_real(second, **ONE_THREAD)
+    done = await attempts.until(first.job_id, TrainingCompleted, seconds=PATIENCE_SECONDS)
+    assert (done.last_step, done.bundle.attempt) == (30, 2)
+    assert done.message.startswith(
+        "ended early at step 30 of 56: in 2 validations in a row the loss was not below"
+    )
+    validations = {
+        each.step: each.metrics["full_valid_loss"]
+        for batch in attempts.heard(first.job_id, StepsRecorded)
+        for each in batch.validations
+    }
+    assert validations.keys() == {10, 20, 30}
+    final = attempts.heard(first.job_id, CheckpointWritten)[-1]
+    lowest = min(validations, key=validations.__getitem__)
+    written = {each.bundle.step: each.bundle for each in attempts.heard(first.job_id, CheckpointWritten)}
+    assert (final.bundle, final.best.bundle) == (done.bundle, written[lowest])
+    assert final.best.valid_loss == validations[lowest]
+    key = layout.checkpoint(first.job_id, done.bundle.attempt, done.bundle.step)
+    manifest = await get_manifest(attempts.objects, key, BundleManifest, sha256=done.bundle.manifest_sha256)
+    assert manifest.best == (None if lowest == 30 else written[lowest])
+
+
+@pytest.mark.parametrize(("processes", "killed"), [(1, TRAINING), (2, TORCHRUN)])
+async def test_a_killed_child_is_infrastructure_and_leaves_nothing(
+    attempts, nodes, inputs, processes, killed
+):
+    scheduled = await attempts.schedule(devices_per_node=processes, **inputs)
     await nodes.start_real(scheduled, **ONE_THREAD)
     await attempts.until(scheduled.job_id, StepReached, seconds=PATIENCE_SECONDS)
-    os.kill(worker_of(nodes.child_pids(scheduled)), signal.SIGKILL)
+    os.kill(one_of(nodes.child_pids(scheduled), killed), signal.SIGKILL)
     failed = await attempts.until(scheduled.job_id, TrainingFailed, seconds=60)
     assert (failed.failure_class, failed.message) == (
         FailureClass.INFRA,
@@ -110,10 +161,10 @@ async def test_a_killed_training_process_is_infrastructure_and_leaves_nothing(at
     assert nodes.child_pids(scheduled) == []
 
 
-def worker_of(pids: list[int]) -> int:
-    """The training process itself, neither torchrun nor what launched it."""
+def one_of(pids: list[int], module: str) -> int:
+    """The first process of that module; what launched it has another command line."""
     for pid in pids:
         command = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-        if b"python" in command[0] and b"services.trainer_agent.training.main" in command[:4]:
+        if b"python" in command[0] and module.encode() in command[:4]:
             return pid
-    raise AssertionError(f"no training process among {pids}")
+    raise AssertionError(f"no process of {module} among {pids}")

@@ -6,6 +6,7 @@ from decimal import Decimal
 from uuid import uuid4
 
 import asyncpg
+import httpx
 import pytest
 
 from deploy.local.stack import Stack
@@ -81,6 +82,8 @@ def recorded(job_id: str, attempt: int, steps: Iterable[int]) -> StepsRecorded:
             memory_bytes=1024,
             epoch=step / 10,
             reward_margin=attempt / 4,
+            device_utilization=attempt / 8,
+            router_loss=2.0 + attempt,
         )
         for step in steps
     ]
@@ -125,10 +128,12 @@ class TestSteps:
         first = [(step, 1, 1 + step / 100) for step in range(1, 6)]
         second = [(step, 2, 2 + step / 100) for step in range(6, 11)]
         assert await series(db, run) == first + second
-        margins = await db.fetch(
-            "SELECT reward_margin, reward_accuracy FROM tracker.step WHERE job_id = $1", run
+        numbers = await db.fetch(
+            "SELECT reward_margin, device_utilization, router_loss, reward_accuracy FROM tracker.step"
+            " WHERE job_id = $1",
+            run,
         )
-        assert sorted({tuple(row) for row in margins}) == [(0.25, None), (0.5, None)]
+        assert sorted({tuple(row) for row in numbers}) == [(0.25, 0.125, 3.0, None), (0.5, 0.25, 4.0, None)]
 
     async def test_of_an_attempt_without_nodes_do_not_count(self, voice: Voices, db, run: str):
         """Any runner's login can write them; of a higher attempt they would stay for good."""
@@ -147,6 +152,30 @@ class TestSteps:
 
         await until(is_parked, "the batch parked")
         assert await series(db, run) == []
+
+
+async def test_gauges_have_the_newest_step_until_the_attempt_ends(tracker: Stack, voice: Voices, run: str):
+    async def measured(number: str) -> float | None:
+        async with httpx.AsyncClient() as http:
+            text = (await http.get(tracker.url("tracker", "/metrics"))).text
+        label = f'training_{number}{{job_id="{run}",tenant="{TENANT}"}} '
+        return next((float(line[len(label) :]) for line in text.splitlines() if line.startswith(label)), None)
+
+    async def until_measured(number: str, value: float | None) -> None:
+        async def is_so() -> bool:
+            return await measured(number) == value
+
+        await until(is_so, f"{number} {value}")
+
+    await voice.say("runner", recorded(run, 1, range(1, 9)))
+    await voice.say("scheduler", requeued(run, 1, FailureClass.INFRA))
+    # Behind the steps of the attempt that was lost.
+    await voice.say("runner", recorded(run, 2, range(6, 8)))
+    await until_measured("step", 7)
+    assert (await measured("loss"), await measured("device_utilization")) == (2.07, 0.25)
+    assert await measured("mfu") is None
+    await voice.say("scheduler", cancelled(run, 2))
+    await until_measured("step", None)
 
 
 def a_node(index: int, price: str, *, seconds: float) -> AllocatedNode:

@@ -39,7 +39,7 @@ async def test_an_order_goes_out_and_scores_come_back(order, tmp_path):
     assert scores.harness_version == order.harness_version
 
 
-async def test_a_crash_is_told_with_its_last_words(order, tmp_path):
+async def test_a_crash_is_reported_with_its_last_words(order, tmp_path):
     part = HoldoutPart(name="holdout", path=str(tmp_path / "missing.jsonl"), sides=(Side.BASE,))
     with pytest.raises(ScoringCrashed, match=r"exit code 1: .*missing\.jsonl"):
         await a_child().score(order.model_copy(update={"parts": (part,)}), tmp_path / "work")

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from schemas.lifecycle import TERMINAL
+from services.checkpoint_watcher import decide as watching
+from services.checkpoint_watcher.model import Checkpoint
 from services.evaluator.decide import lifecycle
 from services.evaluator.handlers import gate
 from services.evaluator.model import EvaluationState
@@ -108,15 +110,29 @@ def checkpoint_verdict_by_digest_alone(patch: Patch) -> None:
     add = checkpoint_watcher.add_checkpoint
 
     async def add_new_digest(
-        conn: Tables, job_id: str, tenant: str, bundle: Any, *kind: Any, at: Any
+        conn: Tables, job_id: str, tenant: str, bundle: Any, *kind: Any, best: Any, at: Any
     ) -> bool:
         known = {
             each.bundle.manifest_sha256 for each in await checkpoint_watcher.list_checkpoints(conn, job_id)
         }
-        is_new = await add(conn, job_id, tenant, bundle, *kind, at=at)
+        is_new = await add(conn, job_id, tenant, bundle, *kind, best=best, at=at)
         return is_new and bundle.manifest_sha256 not in known
 
     patch.setattr(checkpoint_watcher, "add_checkpoint", add_new_digest)
+
+
+def retention_forgets_the_best(patch: Patch) -> None:
+    expirable = watching.expirable
+
+    def without_best(checkpoints: Any, attempt: Any, **limits: Any) -> list[Checkpoint]:
+        return expirable([replace(each, best=None) for each in checkpoints], attempt, **limits)
+
+    patch.setattr(watching, "expirable", without_best)
+
+
+def verdict_without_the_best(patch: Patch) -> None:
+    patch.setattr(watching, "waits_for_best", lambda checkpoint, checkpoints: False)
+    patch.setattr(watching, "problem_of_best", lambda checkpoint, checkpoints: "")
 
 
 def evaluation_verdict_by_digest_alone(patch: Patch) -> None:
@@ -124,6 +140,10 @@ def evaluation_verdict_by_digest_alone(patch: Patch) -> None:
         return str(version.digest)
 
     patch.setattr(gate, "result_key", key)
+
+
+def resume_from_the_stage_before(patch: Patch) -> None:
+    patch.setattr(Job, "is_of_stage_before", lambda job, bundle: False)
 
 
 def resume_only_from_the_last_attempt(patch: Patch) -> None:
@@ -148,8 +168,11 @@ MUTANTS: dict[Mutant, set[str]] = {
     base_check_skipped: {"stale base"},
     stop_never_relayed: {"stop not relayed", "not stopped"},
     checkpoint_verdict_by_digest_alone: {"not at rest"},
+    retention_forgets_the_best: {"lost artifact", "verdicts"},
+    verdict_without_the_best: {"unverified artifact", "lost artifact"},
     evaluation_verdict_by_digest_alone: {"false pass"},
     resume_only_from_the_last_attempt: {"resume point"},
+    resume_from_the_stage_before: {"resume point"},
 }
 """Each with what it shows itself as, so that no other alarm passes for it."""
 
@@ -168,6 +191,6 @@ async def lock_nothing(conn: Tables, name: str) -> None:
 
 OF_TWO_PROCESSES: dict[Mutant, set[str]] = {
     submission_and_dataset_without_a_lock: {"not at rest"},
-    version_and_evaluation_without_a_lock: {"not at rest"},
+    version_and_evaluation_without_a_lock: {"not at rest", "verdicts"},
 }
 """What breaks only where a service has two processes."""

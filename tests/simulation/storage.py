@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemas.base import BundleRef
+from schemas.base import BestBundle, BundleRef
 from services.checkpoint_watcher.clients import Verdict
 from shared.errors import StorageUnavailable
 from tests.builders import a_sha
@@ -26,6 +26,8 @@ class Storage:
         self._world = world
         self.bundles: dict[Key, Bundle] = {}
         self.deleted: set[Key] = set()
+        self.best: dict[tuple[str, BundleRef], BestBundle] = {}
+        """Which one a bundle's manifest names as the best."""
 
     def put(self, job_id: str, attempt: int, step: int) -> BundleRef:
         """Write-once. The same step has the same digest, whichever attempt comes to it."""

@@ -24,7 +24,7 @@ def world():
 
 
 def fact(kind: str, **fields: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"type": kind, "job_id": JOB, **fields})
+    return SimpleNamespace(**{"type": kind, "job_id": JOB, "stage": None, **fields})
 
 
 def emit(world: World, *facts: SimpleNamespace, claim: str = "") -> None:
@@ -103,6 +103,14 @@ def test_the_resume_point_is_the_newest_that_is_known(world):
     world.checker.jobs.last[JOB] = "JobQueued"
     world.checker.jobs.epochs[JOB] = 0
     emit(world, fact("JobScheduled", attempt=1, resume=newer))
+
+
+def test_what_is_evaluated_is_whole_in_s3(world):
+    bundle = verify(world)
+    del world.storage.bundles[JOB, 1, bundle.step]
+    emit(world, *scheduled(resume=bundle), fact("JobRunning", attempt=1))
+    with pytest.raises(Violation, match=r"^lost artifact: "):
+        emit(world, fact("JobEvaluating", attempt=1, bundle=bundle))
 
 
 def test_a_bundle_is_written_once_and_by_one_process(world):

@@ -1,4 +1,4 @@
-"""Every single fault with every command in every state of a job, once each; at a change, each third of these pairs.
+"""Every single fault with every command in every state of a job, once each; at a change, each seventh of these pairs.
 
 A failing one is repeated by SIM_PAIR='<state>/<fault>/<service>/<command>' pytest tests/simulation/test_pairs.py.
 """
@@ -15,7 +15,7 @@ from tests.simulation.nemesis import ACTS
 from tests.simulation.pairs import COMMANDS, FAULTS, STATES, pair_named, run_pair
 from tests.simulation.processes import in_parallel
 
-EVERY = scaled(3, 1, 1)
+EVERY = scaled(7, 1, 1)
 """Has no common divisor with the number of commands, so that each fault still meets several of them."""
 HALVES = (
     ("validating", "provisioning", "stopping", "evaluating"),

@@ -16,7 +16,7 @@ from tests.simulation.scenario import run, runs
 from tests.simulation.test_simulation import PROCESSES, SEEDS_OF_A_PROCESS, traces
 from tests.simulation.violation import Violation
 
-MESSAGES = scaled(50_000, 200_000, 20_000_000) // PROCESSES
+MESSAGES = scaled(30_000, 200_000, 20_000_000) // PROCESSES
 BUDGET = 100_000
 """Messages."""
 

@@ -1,5 +1,6 @@
 """What people, tenants and operators ask for, and the ingest that answers for datasets."""
 
+import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ from schemas.model import (
     UndeployModel,
 )
 from schemas.node import DrainNode, NodeLost, PreemptNode, SetPoolCapacity
-from schemas.specification import JobSpec, Recipe, Resources
+from schemas.specification import JobSpec, Recipe, Resources, StageSpec
 from tests.builders import a_file_ref, a_sha
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 TENANTS = ("acme", "umbra")
 BASE = "tiny"
+LATER_STAGE = StageSpec(recipe=Recipe(method="dpo"), training_file=a_file_ref())
 CAPACITY = {"spot": 4, "steady": 3}
 
 
@@ -46,9 +48,17 @@ class Users:
         self.world.send(RegisterBaseModel(name=BASE, source=source), writer="admin")
 
     def submit(
-        self, *, nodes: int | None = None, dataset: str | None = None, after: float | None = None
+        self,
+        *,
+        nodes: int | None = None,
+        dataset: str | None = None,
+        after: float | None = None,
+        later: int = 0,
     ) -> str:
-        """A job with its dataset; `dataset`: its fate, `after`: seconds; chosen where they are not given."""
+        """A job with its datasets; `dataset`: their fate, `after`: seconds; chosen where they are not given.
+
+        later: stages after the first; chosen where `nodes` is.
+        """
         rng = self._rng
         job_id = f"job-{len(self.jobs) + 1}"
         tenant = rng.choice(TENANTS)
@@ -70,12 +80,20 @@ class Users:
             auto_deploy=rng.random() < 0.8,
         )
         dataset_id = f"ds-{job_id}"
-        self.world.send(
-            SubmitJob(job_id=job_id, tenant=tenant, dataset_id=dataset_id, spec=spec), writer="gateway"
+        # Not from the world's numbers: jobs without stages go as they did before there were any.
+        num_later = (
+            random.Random(f"{self.world.seed} {job_id}").choice((0, 0, 0, 1, 2)) if nodes is None else later
         )
+        later_ids = tuple(f"{dataset_id}-{number}" for number in range(num_later))
+        spec = spec.model_copy(update={"later_stages": (LATER_STAGE,) * num_later})
+        command = SubmitJob(
+            job_id=job_id, tenant=tenant, dataset_id=dataset_id, later_dataset_ids=later_ids, spec=spec
+        )
+        self.world.send(command, writer="gateway")
         after = rng.choice((0.01, 5.0, 40.0)) if after is None else after
         fate = dataset or rng.choice(("ready",) * 8 + ("rejected", "refused"))
-        self.make_dataset(dataset_id, tenant, fate, after=after)
+        for each in (dataset_id, *later_ids):
+            self.make_dataset(each, tenant, fate, after=after)
         return job_id
 
     def make_dataset(self, dataset_id: str, tenant: str, fate: str, *, after: float) -> None:

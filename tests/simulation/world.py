@@ -146,18 +146,20 @@ class World:
             self._gangs[name] = Gang(
                 self,
                 nodes=start.nodes,
-                start_step=start.resume.step if start.resume else 0,
-                num_steps=self.num_steps,
+                start_step=start.resume.step if start.resume else start.steps_before,
+                num_steps=start.steps_before + self.num_steps,
                 every=self.rng.choice((4, 8, 15)),
             )
         return self._gangs[name]
 
     def can_resume(self, job_id: str, start: StartTraining) -> bool:
-        if start.resume is None:
+        begun = start.start_from.bundle if start.start_from else None
+        needed = start.resume or begun
+        if needed is None:
             return True
-        stored = self.storage.find(job_id, start.resume)
+        stored = self.storage.find(job_id, needed)
         if stored is None or stored.is_corrupt:
-            self.checker.training.resume_missing(job_id, start.attempt, start.resume)
+            self.checker.training.resume_missing(job_id, start.attempt, needed)
             return False
         return True
 

@@ -1,9 +1,11 @@
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from schemas.base import DeviceKind
 from tests.tiny_model import build_tiny_model
 from tests.training.jobs import (
     WINDOW_TOKENS,
@@ -24,13 +26,52 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
+DEVICES = [
+    DeviceKind.CPU,
+    pytest.param(
+        DeviceKind.CUDA,
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+        ],
+    ),
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What `any_device` marks runs on a CPU and on a GPU."""
+    if "device" in metafunc.fixturenames and metafunc.definition.get_closest_marker("any_device"):
+        metafunc.parametrize("device", DEVICES, indirect=True, scope="session", ids=str)
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> DeviceKind:
+    """What the orders of a test name."""
+    return getattr(request, "param", DeviceKind.CPU)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+def inputs(packed_examples: Inputs, device: DeviceKind) -> Inputs:
+    return replace(packed_examples, device=device)
+
+
+@pytest.fixture(scope="session")
+def texts(documents: Inputs, device: DeviceKind) -> Inputs:
+    return replace(documents, device=device)
+
+
+@pytest.fixture(scope="session")
+def preferences(pairs: Inputs, device: DeviceKind) -> Inputs:
+    return replace(pairs, device=device)
+
+
+@pytest.fixture(scope="session")
+def packed_examples(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """A tiny Llama and the sources of `textwrap`, cut into examples of many lengths."""
     directory = tmp_path_factory.mktemp("inputs")
     text = Path(textwrap.__file__).read_text()
@@ -40,16 +81,17 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 
 @pytest.fixture(scope="session")
-def texts(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+def documents(packed_examples: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """The same model, and paragraphs of `textwrap` as documents: most shorter than a window, some longer."""
     paragraphs = Path(textwrap.__file__).read_text().split("\n\n")
-    documents = [text for text in paragraphs if text.strip()]
+    rows = [text for text in paragraphs if text.strip()]
     directory = tmp_path_factory.mktemp("texts") / "dataset"
-    return Inputs(inputs.base_dir, write_documents(directory, inputs.base_dir, documents))
+    base_dir = packed_examples.base_dir
+    return Inputs(base_dir, write_documents(directory, base_dir, rows))
 
 
 @pytest.fixture(scope="session")
-def preferences(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+def pairs(packed_examples: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """The same model; lines of `textwrap`, each with how it continues and with how it does not."""
     lines = [line.strip() for line in Path(textwrap.__file__).read_text().splitlines()]
     long = [line for line in lines if len(line) > 15]
@@ -58,7 +100,8 @@ def preferences(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Inp
         for place, (line, other) in enumerate(zip(long[:72], long[100:172], strict=True))
     ]
     directory = tmp_path_factory.mktemp("preferences") / "dataset"
-    return Inputs(inputs.base_dir, write_preferences(directory, inputs.base_dir, rows))
+    base_dir = packed_examples.base_dir
+    return Inputs(base_dir, write_preferences(directory, base_dir, rows))
 
 
 def packed_windows(base_dir: Path, text: str) -> list[list[Tokens]]:

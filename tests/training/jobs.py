@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import psutil
@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import save_file
 
 from schemas.artifacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
+from schemas.base import DeviceKind
 from schemas.specification import FORMATS_OF_METHOD, CheckpointSpec, LoraSpec, Method, Recipe
 from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
@@ -31,6 +32,7 @@ from services.trainer_agent.protocol import (
 )
 from services.trainer_agent.training.bundle import sha256_of
 from services.trainer_agent.training.child import run_child
+from services.trainer_agent.training.device import on_ordered_device
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.stop import StopRequest
 from shared.ports import free_port
@@ -55,6 +57,12 @@ T = TypeVar("T")
 class Inputs:
     base_dir: Path
     dataset_dir: Path
+    device: DeviceKind = DeviceKind.CPU
+
+    @property
+    def world(self) -> World:
+        """One process on the device."""
+        return on_ordered_device(ONE_PROCESS, self.device)
 
 
 def a_recipe(**changes: object) -> Recipe:
@@ -80,6 +88,7 @@ def an_order(inputs: Inputs, recipe: Recipe | None = None, **changes: object) ->
         base_sha=BASE_SHA,
         dataset_version=VERSION,
         config_hash=CONFIG_HASH,
+        device=inputs.device,
     )
     return order.model_copy(update=changes)
 
@@ -124,7 +133,13 @@ def _write_rows(directory: Path, base_dir: Path, examples: Sequence[Example], me
     return _write_manifest(directory, method, **parts)
 
 
-def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_parts: int = 2) -> Path:
+def write_dataset(
+    directory: Path,
+    windows: Sequence[Sequence[Tokens]],
+    *,
+    num_parts: int = 2,
+    max_seq_length: int = WINDOW_TOKENS,
+) -> Path:
     """A dataset version whose last eighth of windows is for validation."""
     directory.mkdir(parents=True)
     num_training = len(windows) - len(windows) // 8
@@ -133,11 +148,15 @@ def write_dataset(directory: Path, windows: Sequence[Sequence[Tokens]], *, num_p
         _write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)
     ]
     validation = _write_part(directory, "validation-0", windows[num_training:])
-    return _write_manifest(directory, Method.LORA, tuple(training), (validation,))
+    return _write_manifest(directory, Method.LORA, tuple(training), (validation,), max_seq_length)
 
 
 def _write_manifest(
-    directory: Path, method: Method, training: tuple[FileEntry, ...], validation: tuple[FileEntry, ...]
+    directory: Path,
+    method: Method,
+    training: tuple[FileEntry, ...],
+    validation: tuple[FileEntry, ...],
+    max_seq_length: int = WINDOW_TOKENS,
 ) -> Path:
     (directory / "report.json").write_text("{}")
     manifest = DatasetManifest(
@@ -147,7 +166,7 @@ def _write_manifest(
         template_sha256="7e" * 32,
         format=min(FORMATS_OF_METHOD[method]),
         method=method,
-        max_seq_length=WINDOW_TOKENS,
+        max_seq_length=max_seq_length,
         counts=DatasetCounts(rows=0, windows=0, tokens=0, loss_tokens=0),
         training=training,
         validation=validation,
@@ -171,8 +190,23 @@ def carry_out(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
     return reports_in(work_dir)
 
 
+class Child(Protocol):
+    """A training process, however it was started."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def terminate(self) -> None: ...
+
+
 def start_child(directory: Path, order: TrainingOrder) -> subprocess.Popen[bytes]:
-    """One process, as torchrun would start it."""
+    """One process, as a runner starts it."""
     work_dir = a_work_dir(directory, order)
     return subprocess.Popen([*CHILD, str(work_dir)], env=environment(), stderr=log_of(work_dir))
 
@@ -200,15 +234,13 @@ def reports_of(reports: Sequence[Report], kind: type[T]) -> list[T]:
     return [report for report in reports if isinstance(report, kind)]
 
 
-def wait_for_step(
-    child: subprocess.Popen[bytes], work_dir: Path, step: int, of: type[Stepped | Saved] = Stepped
-) -> None:
+def wait_for_step(child: Child, work_dir: Path, step: int, of: type[Stepped | Saved] = Stepped) -> None:
     """Bundles are written beside the training: a step that is done may not be saved yet."""
     wait_for_report(child, work_dir, of, lambda report: report.step >= step)
 
 
 def wait_for_report(
-    child: subprocess.Popen[bytes],
+    child: Child,
     work_dir: Path,
     of: type[T],
     fits: Callable[[T], bool] = lambda _: True,
@@ -219,9 +251,7 @@ def wait_for_report(
     wait_until(child, work_dir, has_come, f"the {of.__name__} that was waited for did not come")
 
 
-def wait_until(
-    child: subprocess.Popen[bytes], work_dir: Path, condition: Callable[[], bool], failure: str
-) -> None:
+def wait_until(child: Child, work_dir: Path, condition: Callable[[], bool], failure: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         if child.poll() is not None or time.monotonic() > deadline:
@@ -230,7 +260,7 @@ def wait_until(
         time.sleep(0.01)
 
 
-def wait_for_exit(child: subprocess.Popen[bytes], work_dir: Path) -> int:
+def wait_for_exit(child: Child, work_dir: Path) -> int:
     try:
         return child.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -238,7 +268,7 @@ def wait_for_exit(child: subprocess.Popen[bytes], work_dir: Path) -> int:
         raise AssertionError(f"still running:\n{log_in(work_dir)}") from None
 
 
-def end_all(*children: subprocess.Popen[bytes]) -> None:
+def end_all(*children: Child) -> None:
     """What is still running of them and below them."""
     for child in children:
         if child.poll() is None:

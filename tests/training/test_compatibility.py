@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.compatibility import ROWS, Row
-from schemas.specification import LoraSpec, Method, Recipe, Weights
+from schemas.specification import LoraSpec, Method, Recipe, ShardingLibrary, ShardingSpec, Weights
 from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import (
     Ended,
@@ -31,22 +31,35 @@ CASES = [(row, row.methods[0], precision) for row in ROWS for precision in sorte
 CASES += [(row, method, "float32") for row in ROWS if row.tested_at == (1, 2) for method in row.methods[1:]]
 
 
-def recipe_of(method: Method, weights: Weights, precision: str) -> Recipe:
+def recipe_of(
+    method: Method,
+    weights: Weights,
+    quantization: str | None,
+    precision: str,
+    library: ShardingLibrary = "fsdp2",
+) -> Recipe:
     # Without dropout, of which each process draws its own, all of them take the same steps.
     learning_rate = 5e-3 if weights == "adapter" else 1e-3
     lora = LoraSpec(rank=4) if weights == "adapter" else LoraSpec()
-    what = {"method": method, "weights": weights, "lora": lora}
+    what = {"method": method, "weights": weights, "lora": lora, "sharding": ShardingSpec(library=library)}
+    what |= {"quantization": quantization}
     return a_recipe(**what, learning_rate=learning_rate, num_epochs=1, precision=precision)
 
 
+def quantization_of(row: Row, method: Method) -> str | None:
+    return None if row.quantization == "none" or method is Method.QLORA else row.quantization
+
+
 @pytest.fixture(scope="module")
-def expected(inputs, texts, preferences, tmp_path_factory) -> Callable[[Method, Weights], list[float]]:
+def expected(
+    inputs, texts, preferences, tmp_path_factory
+) -> Callable[[Method, Weights, str | None], list[float]]:
     """Losses of one process in float32."""
 
     @cache
-    def losses(method: Method, weights: Weights) -> list[float]:
+    def losses(method: Method, weights: Weights, quantization: str | None) -> list[float]:
         files = files_of(method, inputs, texts, preferences)
-        order = an_order(files, recipe_of(method, weights, "float32"))
+        order = an_order(files, recipe_of(method, weights, quantization, "float32"))
         return losses_of(carry_out(tmp_path_factory.mktemp("alone") / "work", order))
 
     return losses
@@ -73,7 +86,9 @@ def train(directory: Path, inputs: Inputs, row: Row, recipe: Recipe) -> tuple[Re
 def test_what_the_table_admits_trains_as_one_process_in_float32_does(
     inputs, texts, preferences, expected, tmp_path, row, method, precision
 ):
-    recipe = recipe_of(method, row.weights, precision)
+    library: ShardingLibrary = "deepspeed" if row.sharding == "deepspeed" else "fsdp2"
+    quantization = quantization_of(row, method)
+    recipe = recipe_of(method, row.weights, quantization, precision, library)
     reports = train(tmp_path, files_of(method, inputs, texts, preferences), row, recipe)
     [started], [ended] = reports_of(reports, Started), reports_of(reports, Ended)
     [verdict] = reports_of(reports, PreflightDone)
@@ -81,7 +96,8 @@ def test_what_the_table_admits_trains_as_one_process_in_float32_does(
     assert started.world_size == nodes * devices
     assert (ended.outcome, verdict.preparation.packing) == (Outcome.COMPLETED, PackingVerdict.PROVED)
     tolerance = 1e-4 if precision == "float32" else 0.05
-    assert losses_of(reports) == pytest.approx(expected(method, row.weights), abs=tolerance)
+    alone = expected(method, row.weights, quantization)
+    assert losses_of(reports) == pytest.approx(alone, abs=tolerance)
 
 
 def test_every_row_says_the_size_that_it_was_tested_at():
@@ -89,4 +105,4 @@ def test_every_row_says_the_size_that_it_was_tested_at():
         nodes, devices = row.tested_at
         assert nodes in row.nodes
         assert devices in row.devices_per_node
-        assert (row.sharding == "fsdp2") == (nodes * devices > 1)
+        assert (row.sharding == "none") == (nodes * devices == 1)

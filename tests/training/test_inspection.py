@@ -12,8 +12,10 @@ from services.registry.clients.mirror import describe
 from services.registry.decide.base_models import BadBaseModel
 from services.registry.decide.capabilities import capabilities
 from services.registry.inspection.networks import inspect
+from shared.chat.probes import KINDS
+from tests.chaos import stand_ins
 from tests.families import FAMILIES, build_family
-from tests.tiny_model import CHAT_TEMPLATE
+from tests.tiny_model import CHAT_TEMPLATE, build_tiny_model
 
 OF_ATTENTION = ("k_proj", "o_proj", "q_proj", "v_proj")
 EXPERTS = {"Qwen 3 MoE", "Mixtral", "gpt-oss"}
@@ -40,6 +42,7 @@ def test_each_family_is_found_trainable_or_refused_with_the_reason(name, tmp_pat
     forms = {"Gemma 2": LossForm(soft_cap=30.0), "Granite": LossForm(scale=0.25)}
     assert base.loss == forms.get(name, LossForm())
     assert base.converts_names == (name in {"Qwen 3 MoE", "Mixtral"})
+    assert base.tie_word_embeddings == (name in ("Qwen 2", "Gemma 2", "Gemma 3"))
     assert base.cache_values_per_token == 2 * 2 * 64 * (2 if name == "GPT-2" else 1)
     if name in EXPERTS:
         assert base.num_experts == 4
@@ -109,3 +112,10 @@ def test_quantised_weights_and_models_of_images_are_served_but_not_trained(tmp_p
     refused = inspected(directory).refused_methods
     assert refused.keys() == {Method.LORA, Method.SFT}
     assert "quantised (mxfp4)" in refused[Method.SFT]
+
+
+async def test_the_stand_in_of_chaos_tests_finds_the_same_of_a_llama(tmp_path):
+    """But for the kinds of rows: it takes the template to render them all."""
+    directory = build_tiny_model(tmp_path / "base", text="a few words to learn from")
+    inspection = await stand_ins.inspect(directory)
+    assert inspection == inspect(directory).model_copy(update={"rows": dict.fromkeys(KINDS, "")})

@@ -9,6 +9,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from schemas.base import DeviceKind
 from schemas.specification import LoraSpec, Method
 from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import (
@@ -26,7 +27,6 @@ from services.trainer_agent.training.step import take_step
 from services.trainer_agent.training.stop import StopRequest
 from tests.training.jobs import (
     BASE_SHA,
-    ONE_PROCESS,
     a_recipe,
     a_work_dir,
     an_order,
@@ -34,6 +34,8 @@ from tests.training.jobs import (
     model_sha256,
     reports_of,
 )
+
+pytestmark = pytest.mark.any_device
 
 SFT = a_recipe(method=Method.SFT, num_epochs=4)
 
@@ -49,16 +51,22 @@ def sft_reports(inputs, tmp_path_factory):
 
 
 class TestLora:
-    def test_tells_the_whole_story_in_order(self, lora_reports):
+    def test_tells_the_whole_story_in_order(self, lora_reports, device):
         [started], [preflight] = reports_of(lora_reports, Started), reports_of(lora_reports, PreflightDone)
         [ended] = reports_of(lora_reports, Ended)
         assert [type(report) for report in lora_reports[:2]] == [Started, PreflightDone]
         preparation = preflight.preparation
         assert preparation.num_trainable < preparation.num_parameters
-        assert (preparation.device, preparation.precision, preparation.device_memory_bytes) == (
-            "cpu",
-            "float32",
-            None,
+        if device is DeviceKind.CPU:
+            expected = ("cpu", "float32", "sdpa", None)
+        else:
+            whole = torch.cuda.mem_get_info()[1]
+            expected = (torch.cuda.get_device_name(), "bfloat16", "varlen", whole)
+        assert expected == (
+            preparation.device,
+            preparation.precision,
+            preparation.attention,
+            preparation.device_memory_bytes,
         )
         assert preparation.memory_bytes > 0
         assert [report.step for report in reports_of(lora_reports, Stepped)] == list(range(1, 15))
@@ -110,16 +118,16 @@ class TestLora:
 
 
 def test_an_adapter_loaded_by_peft_gives_the_loops_own_logits(inputs, tmp_path):
-    recipe = a_recipe(lora=LoraSpec(rank=4))
+    recipe = a_recipe(lora=LoraSpec(rank=4), precision="float32")
     order = an_order(inputs, recipe)
     work_dir = a_work_dir(tmp_path / "loop", order)
-    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    run, _ = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     while not run.is_complete:
         take_step(run, StopRequest(work_dir))
     saved = reports_of(carry_out(tmp_path / "work", order), Saved)[-1]
 
-    base = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
-    tokens = torch.arange(40)[None]
+    base = AutoModelForCausalLM.from_pretrained(inputs.base_dir).to(run.device)
+    tokens = torch.arange(40, device=run.device)[None]
     with torch.no_grad():
         untrained = base(tokens).logits
         served = PeftModel.from_pretrained(base, saved.directory / "model").eval()(tokens).logits
@@ -150,10 +158,11 @@ class TestSft:
 
 def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
     """Full weights, each example alone, plain AdamW, the schedule as its definition has it."""
-    recipe = a_recipe(method=Method.SFT, learning_rate=1e-3, warmup_ratio=0.25, max_grad_norm=0.5)
+    changes = {"learning_rate": 1e-3, "warmup_ratio": 0.25, "max_grad_norm": 0.5, "precision": "float32"}
+    recipe = a_recipe(method=Method.SFT, **changes)
     order = an_order(inputs, recipe)
     work_dir = a_work_dir(tmp_path / "work", order)
-    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    run, _ = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     model = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.0, foreach=False, fused=False)
     for step in range(6):
@@ -176,8 +185,9 @@ def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
         assert stepped.grad_norm == pytest.approx(norm.item(), rel=1e-3)
         assert stepped.grad_norm > 0.5
         assert stepped.learning_rate == pytest.approx(rate)
+    weights = dict(run.sharding.whole_weights())
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(run.parameters[name], parameter, atol=2e-5, rtol=0, msg=name)
+        torch.testing.assert_close(weights[name].cpu(), parameter, atol=2e-5, rtol=0, msg=name)
 
 
 class TestLayouts:
@@ -185,7 +195,7 @@ class TestLayouts:
         """Dropout is off, so that only the layout differs."""
         runs = []
         for packing in (True, False):
-            recipe = a_recipe(packing=packing, lora=LoraSpec(rank=4))
+            recipe = a_recipe(packing=packing, lora=LoraSpec(rank=4), precision="float32")
             reports = carry_out(tmp_path / f"packing-{packing}", an_order(inputs, recipe))
             [verdict] = reports_of(reports, PreflightDone)
             assert verdict.preparation.packing is (PackingVerdict.PROVED if packing else PackingVerdict.OFF)
@@ -195,15 +205,16 @@ class TestLayouts:
     def test_micro_batches_add_up_to_the_batch(self, inputs, tmp_path):
         runs = []
         for size in (1, 4):
-            recipe = a_recipe(micro_batch_size=size, lora=LoraSpec(rank=4))
+            recipe = a_recipe(micro_batch_size=size, lora=LoraSpec(rank=4), precision="float32")
             reports = carry_out(tmp_path / f"micro-{size}", an_order(inputs, recipe))
             runs.append([report.loss for report in reports_of(reports, Stepped)])
         assert runs[0] == pytest.approx(runs[1], abs=1e-4)
 
-    def test_bfloat16_stays_near_float32(self, inputs, lora_reports, tmp_path):
-        recipe = a_recipe(precision="bfloat16")
-        reports = carry_out(tmp_path / "work", an_order(inputs, recipe))
-        [verdict] = reports_of(reports, PreflightDone)
-        assert verdict.preparation.packing is PackingVerdict.PROVED
-        expected = [report.loss for report in reports_of(lora_reports, Stepped)]
-        assert [r.loss for r in reports_of(reports, Stepped)] == pytest.approx(expected, abs=0.05)
+    def test_bfloat16_stays_near_float32(self, inputs, tmp_path):
+        runs = []
+        for precision in ("float32", "bfloat16"):
+            reports = carry_out(tmp_path / precision, an_order(inputs, a_recipe(precision=precision)))
+            [verdict] = reports_of(reports, PreflightDone)
+            assert verdict.preparation.packing is PackingVerdict.PROVED
+            runs.append([report.loss for report in reports_of(reports, Stepped)])
+        assert runs[1] == pytest.approx(runs[0], abs=0.05)

@@ -11,10 +11,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from schemas.base import FailureClass
+from schemas.specification import Method
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.trainer_agent.protocol import Ended, PreflightDone, Report, Stepped
 from services.trainer_agent.training import setup
 from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.network import trainable
 from services.trainer_agent.training.plan import Layout, rows_of
 from services.trainer_agent.training.preflight import proves
 from services.trainer_agent.training.reports import Reports
@@ -225,9 +227,11 @@ class FixedWindows(list):
         self.largest_token = largest_token
 
 
-def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch):
-    """Values and gradients: a chunk's logits are computed again for the backward pass."""
-    order = an_order(inputs)
+@pytest.mark.parametrize("method", [Method.LORA, Method.SFT])
+def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch, method):
+    """Values and gradients. Of a trained head a chunk's logits are computed again for the backward pass; of a frozen
+    one its gradient is computed with them, and each loss may still count as much as it likes."""
+    order = an_order(inputs, a_recipe(method=method))
     work_dir = a_work_dir(tmp_path / "work", order)
     run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
     run.network.eval()
@@ -236,9 +240,9 @@ def test_losses_in_chunks_equal_losses_at_once(inputs, tmp_path, monkeypatch):
     for logits_per_chunk in (2**26, 512 * 10):
         monkeypatch.setattr("services.trainer_agent.training.loss.LOGITS_PER_CHUNK", logits_per_chunk)
         losses = run.network(batch)
-        losses.sum().backward()
-        gradients = [parameter.grad.clone() for parameter in run.parameters.values()]
-        run.optimizer.drop_gradients()
+        (losses * torch.linspace(-1, 2, len(losses))).sum().backward()
+        gradients = [parameter.grad.clone() for parameter in trainable(run.network).values()]
+        run.sharding.drop_gradients()
         results.append((losses.detach(), gradients))
     (at_once, expected), (in_chunks, actual) = results
     assert torch.allclose(at_once, in_chunks, atol=1e-6)

@@ -26,6 +26,7 @@ from services.trainer_agent.training.child import run_child
 from services.trainer_agent.training.methods import OBJECTIVES
 from services.trainer_agent.training.methods.preference import NUMBERS
 from services.trainer_agent.training.plan import examples_of
+from services.trainer_agent.training.reference import read_reference
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import compare, prepare
 from services.trainer_agent.training.step import take_step
@@ -40,19 +41,25 @@ from tests.training.jobs import (
     model_sha256,
     reports_in,
     reports_of,
-    start_child,
     wait_for_step,
 )
-from tests.training.ranks import run_gang
+from tests.training.ranks import fork_child, run_gang
 
 ADAPTER = a_recipe(method=Method.DPO, num_epochs=2)
-FULL = a_recipe(method=Method.DPO, weights="full", lora=LoraSpec(), learning_rate=1e-3, num_epochs=1)
+FULL = a_recipe(
+    method=Method.DPO,
+    weights="full",
+    lora=LoraSpec(),
+    learning_rate=1e-3,
+    num_epochs=1,
+    precision="float32",
+)
 
 
 def prepared(directory, inputs, recipe, **changes):
     order = an_order(inputs, recipe, **changes)
     work_dir = a_work_dir(directory, order)
-    run, bundle = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    run, bundle = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     stop = StopRequest(work_dir)
     compare(run, bundle, stop)
     return run, stop
@@ -85,6 +92,7 @@ def terms_by_hand(dpo, policy, reference, lengths):
     return losses, chosen, rejected
 
 
+@pytest.mark.any_device
 @pytest.mark.parametrize(
     "dpo",
     [
@@ -231,6 +239,7 @@ def losses_of(reports):
     return [step.loss for step in reports_of(reports, Stepped)]
 
 
+@pytest.mark.any_device
 class TestRun:
     def test_learns_what_is_preferred_and_tells_it(self, whole):
         [ended], [preflight] = reports_of(whole, Ended), reports_of(whole, PreflightDone)
@@ -264,7 +273,7 @@ class TestRun:
         self, preferences, whole, tmp_path
     ):
         work_dir = tmp_path / "killed"
-        child = start_child(work_dir, an_order(preferences, ADAPTER))
+        child = fork_child(work_dir, an_order(preferences, ADAPTER))
         wait_for_step(child, work_dir, 3, of=Saved)
         child.kill()
         child.wait()
@@ -320,6 +329,7 @@ class TestReference:
                 expected = sum(log_probs[i - 1, tokens[i]] for i in np.flatnonzero(mask[1:]) + 1)
                 assert array[place] == pytest.approx(expected.item(), abs=1e-4)
 
+    @pytest.mark.any_device
     @pytest.mark.parametrize(
         "recipe", [FULL.model_copy(update={"num_epochs": 2}), ADAPTER], ids=["full", "adapter"]
     )
@@ -334,6 +344,7 @@ class TestReference:
         assert losses_of(again) == losses_of(reports)[step:]
         assert model_sha256(reports_of(again, Saved)[-1]) == model_sha256(reports_of(reports, Saved)[-1])
 
+    @pytest.mark.any_device
     def test_is_that_of_what_the_job_starts_from(self, preferences, whole, tmp_path):
         """Also after a resume, when the adapter at hand is another one."""
         start = {"start_dir": reports_of(whole, Saved)[-1].directory / "model", "started_from": "a" * 64}
@@ -372,6 +383,15 @@ class TestReference:
         run, _ = prepared(tmp_path / "work", preferences, recipe, reference=bad)
         assert words in caplog.text
         assert run.dataset.training.reference.tolist() == load_file(path)["training"].tolist()
+
+    def test_that_was_stored_before_bases_were_quantised_is_read(self, whole, tmp_path):
+        computed = the_reference(whole)
+        identity = computed.identity.model_dump(mode="json", exclude={"quantized_sha256"})
+        older, arrays = tmp_path / REFERENCE, load_file(computed.path)
+        save_file(arrays, older, metadata={"identity": json.dumps(identity, sort_keys=True)})
+        lengths = {name: len(array) for name, array in arrays.items()}
+        read = read_reference(older, computed.identity, lengths)
+        assert read["training"].tolist() == arrays["training"].tolist()
 
     def test_is_not_computed_where_nothing_is_compared_with_it(self, preferences, tmp_path):
         run, stop = prepared(tmp_path / "work", preferences, with_dpo(ADAPTER, loss="simpo"))

@@ -16,7 +16,6 @@ from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.step import take_step
 from services.trainer_agent.training.stop import StopRequest
 from tests.training.jobs import (
-    ONE_PROCESS,
     WINDOW_TOKENS,
     a_recipe,
     a_work_dir,
@@ -27,10 +26,12 @@ from tests.training.jobs import (
     reports_of,
 )
 
+pytestmark = pytest.mark.any_device
+
 CPT = a_recipe(
     method=Method.CPT, weights="adapter", lora=LoraSpec(rank=4, dropout=0.1), num_epochs=2, batch_size=8
 )
-FULL = a_recipe(method=Method.CPT, lora=LoraSpec(), learning_rate=1e-3, num_epochs=1)
+FULL = a_recipe(method=Method.CPT, lora=LoraSpec(), learning_rate=1e-3, num_epochs=1, precision="float32")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def whole(texts, tmp_path_factory):
 def prepared(directory, texts, recipe):
     order = an_order(texts, recipe)
     work_dir = a_work_dir(directory, order)
-    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    run, _ = prepare(order, work_dir, texts.world, Reports(work_dir, texts.world))
     return run, StopRequest(work_dir)
 
 

@@ -1,16 +1,30 @@
 """An adapter beside a base of 4 bits: the levels and products written out by hand, and runs from start to end."""
 
 import json
+import math
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from bitsandbytes.functional import dequantize_4bit
+from peft import PeftModel
 from safetensors import safe_open
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from schemas.specification import LoraSpec, Method
+from schemas.specification import LoraSpec, Method, Recipe
 from schemas.training import PackingVerdict
-from services.trainer_agent.protocol import Ended, Outcome, PreflightDone, ResumeChecked, Saved, Stepped
+from services.trainer_agent.protocol import (
+    Ended,
+    Outcome,
+    PreflightDone,
+    ReferenceComputed,
+    ResumeChecked,
+    Saved,
+    Stepped,
+)
+from services.trainer_agent.training.dataset import load_dataset
 from services.trainer_agent.training.network import build_network, num_matmul_parameters
 from services.trainer_agent.training.quantized import as_served, four_bit_layers, num_values, quantized_base
 from services.trainer_agent.training.reports import Reports
@@ -21,7 +35,9 @@ from shared.model_files.adapters import check_adapter
 from shared.model_files.models import read_base
 from shared.model_files.tensors import shapes_of
 from tests.training.jobs import (
-    ONE_PROCESS,
+    BASE_SHA,
+    VERSION,
+    Inputs,
     a_recipe,
     a_work_dir,
     an_order,
@@ -33,8 +49,14 @@ from tests.training.jobs import (
     rewrite_manifest,
 )
 from tests.training.ranks import kill_after_first_bundle
+from tests.training.test_preference import log_probabilities, terms_by_hand
 
 QLORA = a_recipe(method=Method.QLORA)
+RECIPES = {
+    "qlora": QLORA,
+    "cpt": a_recipe(method=Method.CPT, quantization="nf4"),
+    "dpo": a_recipe(method=Method.DPO, quantization="nf4"),
+}
 CPU = torch.device("cpu")
 LEVELS = torch.tensor(
     (
@@ -45,9 +67,24 @@ LEVELS = torch.tensor(
 """NF4, as the paper's appendix E lists them."""
 
 
+@dataclass(frozen=True)
+class Case:
+    recipe: Recipe
+    inputs: Inputs
+
+    def order(self, **changes):
+        return an_order(self.inputs, self.recipe, **changes)
+
+
+@pytest.fixture(scope="module", params=sorted(RECIPES))
+def case(request, inputs, texts, preferences):
+    files = {"qlora": inputs, "cpt": texts, "dpo": preferences}
+    return Case(RECIPES[request.param], files[request.param])
+
+
 @pytest.fixture(scope="module")
-def whole(inputs, tmp_path_factory):
-    return carry_out(tmp_path_factory.mktemp("qlora") / "work", an_order(inputs, QLORA))
+def whole(case, tmp_path_factory):
+    return carry_out(tmp_path_factory.mktemp("whole") / "work", case.order())
 
 
 def in_levels(weight):
@@ -114,11 +151,12 @@ class TestBase:
         assert not network.causal_lm.training
 
 
+@pytest.mark.any_device
 def test_steps_equal_those_of_a_plain_model_with_the_weights_that_the_levels_stand_for(inputs, tmp_path):
-    recipe = a_recipe(method=Method.QLORA, lora=LoraSpec(rank=4))
+    recipe = a_recipe(method=Method.QLORA, lora=LoraSpec(rank=4), precision="float32")
     order = an_order(inputs, recipe)
     work_dir = a_work_dir(tmp_path / "work", order)
-    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    run, _ = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     plain = build_network(a_recipe(lora=LoraSpec(rank=4)), inputs.base_dir, CPU)
     layers = dict(four_bit_layers(run.network.causal_lm))
     with torch.no_grad():
@@ -141,9 +179,10 @@ def test_steps_equal_those_of_a_plain_model_with_the_weights_that_the_levels_sta
         optimizer.zero_grad()
         assert stepped.loss == pytest.approx(total, abs=1e-5)
     served = {name: p for name, p in plain.model.named_parameters() if p.requires_grad}
+    weights = dict(run.sharding.whole_weights())
     for name, parameter in served.items():
         torch.testing.assert_close(
-            run.parameters[name.replace(".default.", ".")], parameter, atol=2e-5, rtol=0, msg=name
+            weights[name.replace(".default.", ".")].cpu(), parameter, atol=2e-5, rtol=0, msg=name
         )
 
 
@@ -167,13 +206,14 @@ def test_as_served_the_layers_are_those_of_the_files_and_afterwards_quantised_ag
         assert (served - before).abs().max() > 1e-3
 
 
+@pytest.mark.any_device
 class TestRun:
     def test_learns_with_packing_proved(self, whole):
         [ended], [done] = reports_of(whole, Ended), reports_of(whole, PreflightDone)
         assert ended.outcome is Outcome.COMPLETED, ended.message
         assert done.preparation.packing is PackingVerdict.PROVED
         losses = [stepped.loss for stepped in reports_of(whole, Stepped)]
-        assert losses[-1] < losses[0] - 0.1
+        assert losses[-1] < losses[0] - 0.02
 
     def test_says_what_the_adapter_loses_on_the_base_that_it_is_served_on(self, whole):
         *periodic, last = reports_of(whole, Saved)
@@ -191,26 +231,80 @@ class TestRun:
             assert len(file.keys()) == 2 * 14
 
     def test_killed_and_continued_ends_in_the_same_bytes_and_certifies_the_quantised_base(
-        self, inputs, whole, tmp_path
+        self, case, whole, tmp_path
     ):
-        order = an_order(inputs, QLORA)
-        kill_after_first_bundle(tmp_path / "work", order)
-        first = reports_of(reports_in(tmp_path / "work"), Saved)[0]
-        bundle = as_bundle(order, first, tmp_path / "bundle")
-        later = carry_out(tmp_path / "later", an_order(inputs, QLORA, attempt=2, resume_dir=bundle))
+        kill_after_first_bundle(tmp_path / "work", case.order())
+        killed = reports_in(tmp_path / "work")
+        bundle = as_bundle(case.order(), reports_of(killed, Saved)[0], tmp_path / "bundle")
+        stored = next((computed.path for computed in reports_of(killed, ReferenceComputed)), None)
+        order = case.order(attempt=2, resume_dir=bundle, reference=stored)
+        later = carry_out(tmp_path / "later", order)
         [checked] = reports_of(later, ResumeChecked)
         assert checked.certificate.exact, checked.certificate.reason
         assert model_sha256(reports_of(later, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
         assert reports_of(later, Saved)[-1].metrics == reports_of(whole, Saved)[-1].metrics
+        assert not reports_of(later, ReferenceComputed)
 
-    def test_another_base_than_the_writing_runs_is_named(self, inputs, whole, tmp_path):
-        order = an_order(inputs, QLORA)
-        bundle = as_bundle(order, reports_of(whole, Saved)[0], tmp_path / "bundle")
+    def test_another_base_than_the_writing_runs_is_named(self, case, whole, tmp_path):
+        bundle = as_bundle(case.order(), reports_of(whole, Saved)[0], tmp_path / "bundle")
         state = json.loads((bundle / "state.json").read_text())
         assert len(state["quantized_sha256"]) == 64
         (bundle / "state.json").write_text(json.dumps(state | {"quantized_sha256": "0" * 64}))
         rewrite_manifest(bundle)
-        later = carry_out(tmp_path / "later", an_order(inputs, QLORA, attempt=2, resume_dir=bundle))
+        later = carry_out(tmp_path / "later", case.order(attempt=2, resume_dir=bundle))
         [checked] = reports_of(later, ResumeChecked)
         assert not checked.certificate.exact
         assert checked.certificate.reason.startswith("quantised base: expected 0000")
+
+
+class TestPreferences:
+    """What a preference is compared with is the base that computes: 4 bits in training, the files' as it is served."""
+
+    def trained(self, directory, preferences, **start):
+        recipe = RECIPES["dpo"].model_copy(update={"lora": LoraSpec(rank=4), "num_epochs": 1})
+        return carry_out(directory / "work", an_order(preferences, recipe, **start))
+
+    def test_the_reference_is_what_the_base_of_4_bits_says(self, preferences, tmp_path):
+        [computed] = reports_of(self.trained(tmp_path, preferences), ReferenceComputed)
+        quantized = build_network(RECIPES["dpo"], preferences.base_dir, CPU)
+        base = AutoModelForCausalLM.from_pretrained(preferences.base_dir)
+        plain = load_file(computed.path)["validation"]
+        with torch.no_grad():
+            expected_of_16 = self.log_probabilities(base, preferences)
+            for name, layer in four_bit_layers(quantized.causal_lm):
+                base.get_submodule(name).weight.copy_(weight_of(layer))
+            expected = self.log_probabilities(base, preferences)
+        np.testing.assert_allclose(plain, expected, atol=1e-3)
+        assert np.abs(plain - expected_of_16.numpy()).max() > 0.01
+        sha256 = quantized_base(quantized.causal_lm, preferences.base_dir).sha256
+        assert computed.identity.quantized_sha256 == sha256
+
+    @pytest.mark.parametrize("starts_from_an_adapter", [False, True])
+    def test_as_served_it_is_compared_with_what_the_served_base_says(
+        self, preferences, tmp_path, starts_from_an_adapter
+    ):
+        start, reference = {}, AutoModelForCausalLM.from_pretrained(preferences.base_dir)
+        if starts_from_an_adapter:
+            first = reports_of(self.trained(tmp_path / "first", preferences), Saved)[-1].directory / "model"
+            start = {"start_dir": first, "started_from": "a" * 64}
+            reference = PeftModel.from_pretrained(reference, first)
+        reports = self.trained(tmp_path / "last", preferences, **start)
+        [computed], last = reports_of(reports, ReferenceComputed), reports_of(reports, Saved)[-1]
+        beside_4_bits = torch.from_numpy(load_file(computed.path)["validation"])
+        base = AutoModelForCausalLM.from_pretrained(preferences.base_dir)
+        policy = PeftModel.from_pretrained(base, last.directory / "model")
+        with torch.no_grad():
+            sums = [self.log_probabilities(model, preferences) for model in (policy, reference)]
+        served, mixed = (
+            terms_by_hand(RECIPES["dpo"].preferences, sums[0], compared, lengths=None)[0].mean().item()
+            for compared in (sums[1], beside_4_bits)
+        )
+        assert last.metrics.served_valid_loss == pytest.approx(served, abs=1e-6)
+        assert served < math.log(2) - 1e-4
+        assert abs(mixed - served) > 1e-4
+
+    def log_probabilities(self, model, preferences):
+        dataset = load_dataset(preferences.dataset_dir, version=VERSION, base_sha=BASE_SHA, method=Method.DPO)
+        windows = dataset.validation
+        examples = {example.id: example for place in range(len(windows)) for example in windows[place]}
+        return log_probabilities(model.eval(), [examples[place] for place in sorted(examples)])

@@ -51,6 +51,9 @@ from tests.training.jobs import (
     wait_for_step,
     wait_until,
 )
+from tests.training.ranks import fork_child
+
+pytestmark = pytest.mark.any_device
 
 LONG = a_recipe(num_epochs=8)
 NUM_STEPS = 56
@@ -153,7 +156,8 @@ class TestCertificate:
         rewrite_manifest(bundle)
         order = an_order(inputs, LONG, resume_dir=bundle)
         work_dir = a_work_dir(tmp_path / "work", order)
-        compare(*prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS)), StopRequest(work_dir))
+        reports = Reports(work_dir, inputs.world)
+        compare(*prepare(order, work_dir, inputs.world, reports), StopRequest(work_dir))
         [checked] = reports_of(reports_in(work_dir), ResumeChecked)
         return checked.certificate
 
@@ -192,20 +196,17 @@ class TestCertificate:
         state = json.loads((bundle / "state.json").read_text())
         (bundle / "state.json").write_text(json.dumps(state | changes))
         certificate = self.certificate(inputs, bundle, tmp_path)
-        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
-            False,
-            False,
-            True,
-        )
+        assert not certificate.exact
+        assert (certificate.state_exact, certificate.environment_equal) == (False, True)
         assert certificate.reason.startswith(reason)
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
             ({"torch": "1.0.0"}, "torch: expected 1.0.0, found "),
-            ({"threads": "10000"}, "threads: expected 10000, found 1"),
+            ({"threads": "10000"}, "threads: expected 10000, found "),
             ({"training code": "0" * 64}, "training code: expected 0000"),
-            ({"driver": "560.35"}, "driver: expected 560.35, found None"),
+            ({"driver": "560.35"}, "driver: expected 560.35, found "),
         ],
     )
     def test_tells_another_environment_from_another_state(self, inputs, bundle, tmp_path, changes, reason):
@@ -214,11 +215,8 @@ class TestCertificate:
         state["expected_loss"] += 1e-7  # which another environment may well do
         (bundle / "state.json").write_text(json.dumps(state))
         certificate = self.certificate(inputs, bundle, tmp_path)
-        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
-            False,
-            True,
-            False,
-        )
+        assert not certificate.exact
+        assert (certificate.state_exact, certificate.environment_equal) == (True, False)
         assert certificate.reason.startswith(reason)
 
     def test_of_a_bundle_that_names_no_environment_vouches_for_the_state_alone(
@@ -227,11 +225,8 @@ class TestCertificate:
         state = json.loads((bundle / "state.json").read_text())
         (bundle / "state.json").write_text(json.dumps(state | {"environment": {}}))
         certificate = self.certificate(inputs, bundle, tmp_path)
-        assert (certificate.exact, certificate.state_exact, certificate.environment_equal) == (
-            False,
-            True,
-            False,
-        )
+        assert not certificate.exact
+        assert (certificate.state_exact, certificate.environment_equal) == (True, False)
 
     def nudge(self, path, *, by):
         tensors = load_file(path)
@@ -284,7 +279,7 @@ class TestKill:
             monkeypatch.setenv("FAILPOINTS", place)
             work_dir = tmp_path / f"attempt-{attempt}"
             order = an_order(inputs, LONG, attempt=attempt, resume_dir=bundle)
-            child = start_child(work_dir, order)
+            child = fork_child(work_dir, order)
             if place.startswith("trainer.sigterm"):
                 wait_for_step(child, work_dir, step + 7)
                 child.terminate()
@@ -306,7 +301,7 @@ class TestStop:
     @pytest.mark.parametrize("way", ["sigterm", "file"])
     def test_a_stop_keeps_every_step_and_leaves_the_same_bytes(self, inputs, uninterrupted, tmp_path, way):
         work_dir = tmp_path / "stopped"
-        child = start_child(work_dir, an_order(inputs, LONG))
+        child = fork_child(work_dir, an_order(inputs, LONG))
         wait_for_step(child, work_dir, 4)
         if way == "sigterm":
             child.terminate()
@@ -417,7 +412,7 @@ class TestStopBetweenMicroBatches:
         """From the second step on each micro batch takes 0.3 s, so that 14 of them are a long step."""
         monkeypatch.setenv("FAILPOINTS", "trainer.microbatch.end=stall:0.3@16")
         order, work_dir = an_order(inputs, SAVED_OFTEN), tmp_path / "stopped"
-        child = start_child(work_dir, order)
+        child = fork_child(work_dir, order)
         wait_for_report(child, work_dir, Progressed)
         child.terminate()
         assert wait_for_exit(child, work_dir) == 143, log_in(work_dir)
@@ -429,7 +424,7 @@ class TestStopBetweenMicroBatches:
     def test_by_a_signal_is_heard_within_the_last_validation(self, inputs, long_steps, tmp_path, monkeypatch):
         monkeypatch.setenv("FAILPOINTS", "trainer.validation.microbatch=stall:5@3")
         work_dir = tmp_path / "stopped"
-        child = start_child(work_dir, an_order(inputs, LONG_STEPS))
+        child = fork_child(work_dir, an_order(inputs, LONG_STEPS))
         state = bundle_dir(work_dir, 4) / "state.json"
         wait_until(child, work_dir, state.exists, "the last bundle is not written while validation continues")
         child.terminate()
@@ -451,7 +446,7 @@ class TestStopBetweenMicroBatches:
     ):
         monkeypatch.setenv("FAILPOINTS", place)
         order, work_dir = an_order(inputs, recipe), tmp_path / "killed"
-        child = start_child(work_dir, order)
+        child = fork_child(work_dir, order)
         assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} was never passed"
         self.ends_like(long_steps, order, reports_of(reports_in(work_dir), Saved)[-1], tmp_path)
 

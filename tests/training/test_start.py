@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from schemas.base import FailureClass
 from schemas.specification import LoraSpec, Method
 from services.trainer_agent.protocol import Ended, Outcome, ResumeChecked, Saved, Started, Stepped
+from services.trainer_agent.training.device import on_ordered_device
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.step import take_step
@@ -23,6 +24,8 @@ from tests.training.jobs import (
     model_sha256,
     reports_of,
 )
+
+pytestmark = pytest.mark.any_device
 
 FIRST = a_recipe(num_epochs=1)
 SECOND = a_recipe(num_epochs=1, seed=7, learning_rate=2e-3)
@@ -42,13 +45,14 @@ def adapter_dir(inputs, tmp_path_factory):
 
 def prepared(directory, order):
     work_dir = a_work_dir(directory, order)
-    run, _ = prepare(order, work_dir, ONE_PROCESS, Reports(work_dir, ONE_PROCESS))
+    world = on_ordered_device(ONE_PROCESS, order.device)
+    run, _ = prepare(order, work_dir, world, Reports(work_dir, world))
     return run, StopRequest(work_dir)
 
 
 def test_the_first_loss_is_that_of_the_adapter_on_the_same_batch(inputs, adapter_dir, tmp_path):
     """By hand: PEFT loads the adapter on its base, and each example is alone in front of the model."""
-    recipe = SECOND.model_copy(update={"lora": LoraSpec(rank=4)})
+    recipe = SECOND.model_copy(update={"lora": LoraSpec(rank=4), "precision": "float32"})
     run, stop = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=adapter_dir))
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(inputs.base_dir), adapter_dir)
     losses = []
@@ -58,8 +62,7 @@ def test_the_first_loss_is_that_of_the_adapter_on_the_same_batch(inputs, adapter
             log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
             losses += [-log_probs[place - 1, tokens[place]] for place in example.targets]
     assert run.step == 0
-    states = [run.optimizer.state_of(parameter) for parameter in run.parameters.values()]
-    assert not any(moment.any() for state in states for moment in state.values())
+    assert not any(moment.any() for held in run.sharding.held() for moment in held.moments.values())
     assert take_step(run, stop).loss == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
 
 
@@ -69,8 +72,9 @@ def test_the_weights_are_those_of_the_files(recipe, inputs, adapter_dir, tmp_pat
     run, _ = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=start_dir))
     [path] = start_dir.glob("*.safetensors")
     written = load_file(path)
-    assert run.parameters.keys() <= written.keys()
-    assert all(torch.equal(parameter, written[name]) for name, parameter in run.parameters.items())
+    weights = dict(run.sharding.whole_weights())
+    assert run.trained.keys() == weights.keys() <= written.keys()
+    assert all(torch.equal(weight.cpu(), written[name]) for name, weight in weights.items())
 
 
 def test_an_interrupted_run_continues_from_its_own_bundle(inputs, adapter_dir, tmp_path):
@@ -84,6 +88,18 @@ def test_an_interrupted_run_continues_from_its_own_bundle(inputs, adapter_dir, t
     tail = [step.loss for step in reports_of(whole, Stepped)][3:]
     assert [step.loss for step in reports_of(resumed, Stepped)] == tail
     assert model_sha256(reports_of(resumed, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
+
+
+def test_a_second_stage_trains_what_a_job_of_its_own_does(inputs, adapter_dir, tmp_path):
+    """Its order differs in names alone: of the job, of its attempt, and of what it starts from."""
+    job = an_order(inputs, SECOND, start_dir=adapter_dir, started_from="1d" * 32)
+    names = {"job_id": "job-2", "attempt": 2, "config_hash": "2e" * 32, "started_from": "3f" * 32}
+    ends = [
+        reports_of(carry_out(tmp_path / each.job_id, each), Saved)[-1]
+        for each in (job, job.model_copy(update=names))
+    ]
+    assert model_sha256(ends[0]) == model_sha256(ends[1])
+    assert ends[0].step == ends[1].step
 
 
 def test_an_adapter_of_another_rank_is_refused_by_the_name_of_a_tensor(inputs, adapter_dir, tmp_path):

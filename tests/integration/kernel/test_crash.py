@@ -30,10 +30,10 @@ FAILPOINTS = (
     "lease.lost",
 )
 TAKE_LEASE_AWAY = """
-    UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 second'
-     WHERE name = 'relay' AND epoch > $1 RETURNING true"""
-FIND_EPOCH = "SELECT epoch FROM lease WHERE name = 'relay'"
-HAS_BEEN_TAKEN = "SELECT epoch > $1 FROM lease WHERE name = 'relay'"
+    UPDATE lease SET owner = 'another', token = token + 1, expires_at = clock_timestamp() + interval '1 second'
+     WHERE name = 'relay' AND token > $1 RETURNING true"""
+FIND_TOKEN = "SELECT token FROM lease WHERE name = 'relay'"
+HAS_BEEN_TAKEN = "SELECT token > $1 FROM lease WHERE name = 'relay'"
 PUBLISHED = """
     SELECT value FROM outbox
      WHERE type = $1 AND NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id)"""
@@ -47,19 +47,19 @@ ADD_OLD_ROW = """
 async def test_a_kill_at_any_failpoint_loses_and_doubles_nothing(victim, writer, db, login):
     key = new_key()
     await db.execute(ADD_OLD_ROW, key)
-    sent, epochs = [], []
+    sent, tokens = [], []
     for name in FAILPOINTS:
         async with victim.killed_at(name):
             sent.append(await writer.good(key))
             if name == "lease.lost":
-                await until(lambda: db.fetchval(TAKE_LEASE_AWAY, epochs[-1]), "the victim's lease")
-        epochs.append(await db.fetchval(FIND_EPOCH))
+                await until(lambda: db.fetchval(TAKE_LEASE_AWAY, tokens[-1]), "the victim's lease")
+        tokens.append(await db.fetchval(FIND_TOKEN))
     async with victim.alive():
         await until(lambda: _all_published(db, key, len(sent)), "every fact published")
-        await until(lambda: db.fetchval(HAS_BEEN_TAKEN, epochs[-1]), "the lease that was another's")
+        await until(lambda: db.fetchval(HAS_BEEN_TAKEN, tokens[-1]), "the lease that was another's")
     assert await _effects(db, key) == sent
     assert await db.fetchval("SELECT count(*) FROM inbox WHERE event_id = $1", key) == 0
-    assert epochs[-1] > epochs[-2]
+    assert tokens[-1] > tokens[-2]
     published = await costs_of(login, key)
     distinct = list(dict.fromkeys((each.envelope.sequence, each.envelope.id) for each in published))
     assert [sequence for sequence, _ in distinct] == list(range(1, len(sent) + 1))

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.stack
 
 TTL = timedelta(seconds=1.5)
 RENEW = timedelta(seconds=0.1)
-TAKE_OVER = "UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + $1"
+TAKE_OVER = "UPDATE lease SET owner = 'another', token = token + 1, expires_at = clock_timestamp() + $1"
 
 
 class Away(Lease):

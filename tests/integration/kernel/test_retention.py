@@ -23,7 +23,7 @@ LEFT_IN_INBOX = """
     SELECT left(event_id, 3), count(*) FROM inbox WHERE consumer = 'none' AND topic = $1 GROUP BY 1 ORDER BY 1"""
 INSERT_PARKED = """
     INSERT INTO parked (topic, partition, "offset", aggregate_id, event_id, headers, reason, detail, blocks, state,
-                        settled_at, record_sha256)
+                        resolved_at, record_sha256)
     VALUES ('none', 0, 1, 'none', $1, '{}', '', '', false, 'dropped', clock_timestamp() - $2::interval,
             sha256($1::text::bytea))"""
 INSERT_OPEN = """

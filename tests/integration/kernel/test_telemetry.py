@@ -39,7 +39,7 @@ from tests.integration.kernel.conftest import NODE_EVENTS, costs_of, new_key, un
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 TAKE_LEASE = """
-    UPDATE lease SET owner = 'another', epoch = epoch + 1, expires_at = clock_timestamp() + interval '1 hour'"""
+    UPDATE lease SET owner = 'another', token = token + 1, expires_at = clock_timestamp() + interval '1 hour'"""
 MAKE_OLD = """
     UPDATE outbox SET created_at = clock_timestamp() - interval '100 s' WHERE id IN (SELECT id FROM unpublished)"""
 

@@ -114,7 +114,7 @@ async def test_a_timer_fires_once_at_its_time(service, diary):
     )
 
 
-async def test_a_handler_is_told_no_earlier_time_than_that_of_its_timer(service, diary, monkeypatch):
+async def test_a_handler_gets_no_earlier_time_than_that_of_its_timer(service, diary, monkeypatch):
     at = service.database.now()
     monkeypatch.setattr(service.database, "now", lambda: at - timedelta(seconds=1))
     async with service.unit() as unit:
@@ -184,7 +184,7 @@ async def test_what_is_done_after_the_lease_was_lost_is_dropped(service, diary):
         await unit.start_task(Chore(name=name))
     await until(lambda: truth(diary.worked), "the task to begin")
     await service.database.execute(
-        "UPDATE task SET lease_epoch = lease_epoch + 1, lease_owner = 'another', "
+        "UPDATE task SET lease_token = lease_token + 1, lease_owner = 'another', "
         "lease_expires_at = clock_timestamp() + interval '1 hour' WHERE key = $1",
         name,
     )

@@ -196,7 +196,7 @@ def test_a_service_reads_and_lists_only_its_own_prefixes(stack: Stack):
         client.list_objects_v2(Bucket=stack.s3_bucket, Prefix="checkpoints/ftjob-x/")
 
 
-def test_a_reader_is_told_that_an_object_is_missing(stack: Stack):
+def test_a_reader_learns_that_an_object_is_missing(stack: Stack):
     with s3(stack, "serving_controller") as client, pytest.raises(ClientError) as error:
         client.head_object(Bucket=stack.s3_bucket, Key="models/none/manifest.json")
     assert status_of(error) == 404

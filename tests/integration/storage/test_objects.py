@@ -68,7 +68,7 @@ async def test_a_key_is_written_once(objects):
     assert await objects.get_bytes(key) == b"first"
 
 
-async def test_of_many_writers_one_wins_and_all_others_are_told(objects):
+async def test_of_many_writers_one_wins_and_all_others_are_refused(objects):
     key = new_key()
     results = await asyncio.gather(
         *(objects.put_bytes(key, f"writer {number}".encode()) for number in range(8)), return_exceptions=True

@@ -17,8 +17,9 @@ NEXT: dict[str, set[str]] = {
     "JobQueued": {"JobScheduled"} | _REST,
     "JobRequeued": {"JobScheduled"} | _REST,
     "JobScheduled": {"JobRunning", "JobStopping", "JobQueued", "JobRequeued", "JobFailed"},
-    "JobRunning": {"JobStopping", "JobEvaluating"},
-    "JobStopping": {"JobStopping", "JobEvaluating", "JobRequeued"} | _REST,
+    "JobStageCompleted": {"JobScheduled"} | _REST,
+    "JobRunning": {"JobStopping", "JobStageCompleted", "JobEvaluating"},
+    "JobStopping": {"JobStopping", "JobStageCompleted", "JobEvaluating", "JobRequeued"} | _REST,
     "JobPaused": {"JobSubmitted", "JobQueued", "JobFailed", "JobCancelled"},
     "JobEvaluating": {"JobSucceeded", "JobCancelled"},
 }
@@ -41,6 +42,7 @@ class JobChecks:
             self.moved,
         ) | {
             "JobScheduled": self.was_scheduled,
+            "JobStageCompleted": self.stage_completed,
             "JobStopping": self.is_stopping,
             "JobEvaluating": self.is_evaluating,
             "JobSucceeded": self.succeeded,
@@ -64,12 +66,21 @@ class JobChecks:
         self.moved(event, unit)
         name = f"{event.job_id} e{event.attempt}"
         self.scheduled.add((event.job_id, event.attempt))
-        heard = self._heard.get(event.job_id, set())
+        first = event.stage.first_attempt if event.stage else 1
+        heard = {each for each in self._heard.get(event.job_id, set()) if each.attempt >= first}
         newest = max(heard, key=age_of, default=None)
         if event.resume != newest:
             self._world.alarm("resume point", f"{name} begins from {event.resume}, newest verified: {newest}")
         if event.resume is not None and not self._is_verified(event.job_id, event.resume):
             self._world.alarm("resume point", f"{name} begins from {event.resume}, which nobody verified")
+
+    def stage_completed(self, event: Any, unit: Unit) -> None:
+        self.moved(event, unit)
+        start = event.stage.start.bundle
+        if not self._is_verified(event.job_id, start):
+            self._world.alarm("resume point", f"{event.job_id} goes on from {start}, which nobody verified")
+        if self._world.checker.training.closed.get((event.job_id, event.attempt)) != "TrainingCompleted":
+            self._world.alarm("unfinished artifact", f"{event.job_id} e{event.attempt} ends a stage")
 
     def is_stopping(self, event: Any, unit: Unit) -> None:
         self.moved(event, unit)
@@ -80,6 +91,11 @@ class JobChecks:
         self.evaluating[event.job_id] = event
         if not self._is_verified(event.job_id, event.bundle):
             self._world.alarm("unverified artifact", f"{event.job_id} is evaluated on {event.bundle}")
+        stored = self._world.storage.find(event.job_id, event.bundle)
+        if stored is None or stored.is_corrupt:
+            self._world.alarm(
+                "lost artifact", f"{event.job_id} is evaluated on {event.bundle}, not whole in S3"
+            )
         if self._world.checker.training.closed.get((event.job_id, event.attempt)) != "TrainingCompleted":
             self._world.alarm("unfinished artifact", f"{event.job_id} e{event.attempt} is evaluated")
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from schemas.base import BundleRef
+from schemas.base import BestBundle, BundleRef
 from schemas.job import JobScheduled
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 from services.checkpoint_watcher.store import name_of
@@ -22,12 +22,19 @@ async def lock_job(conn: Tables, job_id: str) -> None:
 
 
 async def add_checkpoint(
-    conn: Tables, job_id: str, tenant: str, bundle: BundleRef, kind: str, *, at: datetime
+    conn: Tables,
+    job_id: str,
+    tenant: str,
+    bundle: BundleRef,
+    kind: str,
+    *,
+    best: BestBundle | None,
+    at: datetime,
 ) -> bool:
     key = _key(job_id, bundle)
     if conn.get("checkpoint", key) is not None:
         return False
-    conn.put("checkpoint", key, Checkpoint(job_id, tenant, bundle, CheckpointState.WRITTEN))
+    conn.put("checkpoint", key, Checkpoint(job_id, tenant, bundle, CheckpointState.WRITTEN, best))
     return True
 
 
@@ -39,7 +46,8 @@ async def set_state(
 
 
 async def list_checkpoints(conn: Tables, job_id: str) -> list[Checkpoint]:
-    checkpoints = [checkpoint for checkpoint in conn.rows("checkpoint") if checkpoint.job_id == job_id]
+    rows = [row for row in conn.rows("checkpoint") if row.job_id == job_id]
+    checkpoints = [row for row in rows if row.state is not CheckpointState.EXPIRED]
     for checkpoint in checkpoints:
         conn.lock_row("checkpoint", _key(job_id, checkpoint.bundle))
     return checkpoints

@@ -69,6 +69,10 @@ async def find_version(conn: Tables, model_id: str) -> Version | None:
     return conn.get("version", model_id)  # type: ignore[no-any-return]
 
 
+async def versions_of_job(conn: Tables, job_id: str) -> list[Version]:
+    return [version for version in conn.rows("version") if version.job_id == job_id]
+
+
 async def find_version_of(conn: Tables, tenant: str, name: str) -> Version | None:
     candidates = [
         (version.archived_at is None, version.is_gated, number, version)

@@ -1,9 +1,10 @@
 """`services/scheduler/store.py` and `queue_store.py` in memory."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
+from schemas.envelope import Envelope
 from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.decide.queue import Candidate, DeviceType, Ledger, Pool
@@ -28,7 +29,11 @@ async def find_job(conn: Tables, job_id: str) -> Job | None:
         return None
     conn.lock_row("job", job_id)
     dataset = conn.get("dataset", job.dataset_id)
-    return job if job.dataset is dataset else replace(job, dataset=dataset)
+    if job.dataset is not dataset:
+        job = replace(job, dataset=dataset)
+    if not job.later_dataset_ids:
+        return job
+    return replace(job, later_datasets=tuple(conn.get("dataset", each) for each in job.later_dataset_ids))
 
 
 async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
@@ -78,9 +83,13 @@ async def save_dataset(conn: Tables, dataset: Dataset) -> None:
     conn.put("dataset", dataset.dataset_id, dataset)
 
 
-async def jobs_on_dataset(conn: Tables, dataset_id: str) -> list[Job]:
-    jobs = [job for job in conn.rows("job") if job.dataset_id == dataset_id and job.state in UNSCHEDULED]
-    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
+async def jobs_on_dataset(conn: Tables, dataset_id: str, *, after: str, at_most: int) -> list[Job]:
+    jobs = [
+        job
+        for job in conn.rows("job")
+        if dataset_id in (job.dataset_id, *job.later_dataset_ids) and job.state in UNSCHEDULED
+    ]
+    return await _batch(conn, jobs, after=after, at_most=at_most)
 
 
 async def save_base_model(conn: Tables, name: str, base: Base) -> None:
@@ -92,14 +101,36 @@ async def find_base(conn: Tables, name: str) -> Base | None:
     return conn.get("base_model", name)  # type: ignore[no-any-return]
 
 
-async def jobs_on_base(conn: Tables, base_sha: str) -> list[Job]:
-    jobs = [job for job in conn.rows("job") if job.spec.base_sha == base_sha and job.state not in TERMINAL]
-    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
+async def find_other_base(conn: Tables, name: str, base_sha: str) -> Base | None:
+    base = conn.get("base_model", name)
+    return base if base is not None and base.sha != base_sha else None
 
 
-async def jobs_stale_on_base(conn: Tables, base_sha: str) -> list[Job]:
-    jobs = await jobs_on_base(conn, base_sha)
-    return [job for job in jobs if job.evaluation.denial and job.evaluation.denial.stale_base]
+async def jobs_on_base(
+    conn: Tables, base_model: str, base_sha: str, *, after: str, at_most: int
+) -> list[Job]:
+    return await _batch(conn, _open_on_base(conn, base_model, base_sha), after=after, at_most=at_most)
+
+
+async def jobs_stale_on_base(
+    conn: Tables, base_model: str, base_sha: str, *, after: str, at_most: int
+) -> list[Job]:
+    jobs = _open_on_base(conn, base_model, base_sha)
+    stale = [job for job in jobs if job.evaluation.denial and job.evaluation.denial.stale_base]
+    return await _batch(conn, stale, after=after, at_most=at_most)
+
+
+def _open_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Job]:
+    return [
+        job
+        for job in conn.rows("job")
+        if (job.spec.base_model, job.spec.base_sha) == (base_model, base_sha) and job.state not in TERMINAL
+    ]
+
+
+async def _batch(conn: Tables, jobs: Iterable[Job], *, after: str, at_most: int) -> list[Job]:
+    behind = sorted((job for job in jobs if job.id > after), key=_by_id)
+    return [await get_job(conn, job.id) for job in behind[:at_most]]
 
 
 async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
@@ -214,8 +245,8 @@ async def save_deployment(conn: Tables, deployment: Deployment) -> None:
         conn.put("deployment", (deployment.tenant, deployment.slot), deployment)
 
 
-async def record_ignored(conn: Tables, job_id: str, envelope: Any, reason: str, *, at: datetime) -> None:
-    assert envelope is not None, f"job {job_id}: only messages are recorded as ignored"
+async def record_ignored(conn: Tables, job_id: str, envelope: Envelope, reason: str, *, at: datetime) -> None:
+    """Nobody reads them here."""
 
 
 def _by_id(job: Job) -> str:

@@ -118,14 +118,21 @@ async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datet
         conn.put("slot_use", key, at.timestamp())
 
 
-async def slots_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Slot]:
+async def slots_on_base(
+    conn: Tables, base_model: str, base_sha: str, *, after: tuple[str, str], at_most: int
+) -> list[Slot]:
     on_base = (base_model, base_sha)
     slots = [
         slot
         for slot in conn.rows("slot")
-        if any((each.base_model, each.base_sha) == on_base for each in _servables(slot))
+        if (slot.tenant, slot.name) > after
+        and any((each.base_model, each.base_sha) == on_base for each in _servables(slot))
     ]
-    return _locked(conn, slots)
+    return _locked(conn, sorted(slots, key=lambda slot: (slot.tenant, slot.name))[:at_most])
+
+
+async def stale_bases(conn: Tables) -> set[tuple[str, str]]:
+    return {key for key, _ in conn.items("stale_base")}
 
 
 def _locked(conn: Tables, slots: list[Slot]) -> list[Slot]:

@@ -81,6 +81,6 @@ def test_a_signature_without_its_purpose_is_none(key: SigningKey):
 
 
 @pytest.mark.parametrize("document", [b"", b"{", b"[]", b'{"statement": 1}', b"\xff"])
-def test_what_is_no_statement_is_told(key: SigningKey, document: bytes):
+def test_what_is_no_statement_is_reported(key: SigningKey, document: bytes):
     with pytest.raises(BadSignature, match="it is no signed statement"):
         key.public.open(document)

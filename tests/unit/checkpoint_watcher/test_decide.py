@@ -3,16 +3,33 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas import layout
-from schemas.base import BundleRef
-from services.checkpoint_watcher.decide import abandoned, expirable, is_overdue, next_look
+from schemas.base import BestBundle, BundleRef
+from services.checkpoint_watcher.decide import (
+    abandoned,
+    expirable,
+    is_overdue,
+    next_look,
+    problem_of_best,
+    waiting_for,
+    waits_for_best,
+)
 from services.checkpoint_watcher.model import Attempt, Checkpoint, CheckpointState
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def a_checkpoint(attempt: int, step: int, state: CheckpointState = CheckpointState.VERIFIED) -> Checkpoint:
-    bundle = BundleRef(attempt=attempt, step=step, manifest_sha256="5e" * 32)
-    return Checkpoint("ftjob-1", "acme", bundle, state)
+def a_bundle(attempt: int, step: int, job_id: str | None = None) -> BundleRef:
+    return BundleRef(attempt=attempt, step=step, manifest_sha256="5e" * 32, job_id=job_id)
+
+
+def a_checkpoint(
+    attempt: int,
+    step: int,
+    state: CheckpointState = CheckpointState.VERIFIED,
+    best: BundleRef | None = None,
+) -> Checkpoint:
+    named = None if best is None else BestBundle(bundle=best, valid_loss=1.5)
+    return Checkpoint("ftjob-1", "acme", a_bundle(attempt, step), state, named)
 
 
 def an_attempt(**changes: object) -> Attempt:
@@ -56,6 +73,71 @@ class TestExpirable:
         checkpoints = [a_checkpoint(1, 10), a_checkpoint(1, 15), a_checkpoint(2, 20), a_checkpoint(2, 30)]
         expired = expirable(checkpoints, an_attempt(), keep=2, used={(1, 10)})
         assert [each.age for each in expired] == [(1, 15)]
+
+    @pytest.mark.parametrize(
+        ("best", "resume", "used", "gone"),
+        [
+            ({}, None, (), [30, 20, 10]),
+            ({50: 10}, None, (), [30, 20]),
+            ({50: 30, 40: 10}, None, (), [20]),
+            ({40: 40, 50: 40}, None, (), [30, 20, 10]),
+            # Of what goes itself.
+            ({30: 10}, None, (), [30, 20, 10]),
+            # Of what the open attempt began from, and of what another job starts from.
+            ({30: 10}, (1, 30), (), [20]),
+            ({30: 10}, None, {(1, 30)}, [20]),
+        ],
+    )
+    def test_the_best_one_of_what_stays_stays(self, best, resume, used, gone):
+        checkpoints = [
+            a_checkpoint(1, step, best=a_bundle(1, best[step]) if step in best else None)
+            for step in (10, 20, 30, 40, 50)
+        ]
+        expired = expirable(checkpoints, an_attempt(resume=resume), keep=2, used=used)
+        assert [each.bundle.step for each in expired] == gone
+
+    def test_the_best_one_of_what_has_no_verdict_yet_stays(self):
+        new = a_checkpoint(1, 50, CheckpointState.WRITTEN, best=a_bundle(1, 10))
+        checkpoints = [*(a_checkpoint(1, step) for step in (10, 20, 30, 40)), new]
+        assert [each.bundle.step for each in expirable(checkpoints, an_attempt(), keep=2)] == [20]
+
+    def test_the_best_one_of_a_corrupt_one_goes(self):
+        corrupt = a_checkpoint(1, 50, CheckpointState.CORRUPT, best=a_bundle(1, 10))
+        checkpoints = [*(a_checkpoint(1, step) for step in (10, 30, 40)), corrupt]
+        assert [each.bundle.step for each in expirable(checkpoints, an_attempt(), keep=2)] == [10]
+
+
+class TestBest:
+    LATER = a_checkpoint(2, 20, CheckpointState.WRITTEN, best=a_bundle(1, 10))
+
+    @pytest.mark.parametrize(
+        ("state", "waits", "problem"),
+        [
+            (CheckpointState.WRITTEN, True, "step 10 of attempt 1, is written; expected verified"),
+            (CheckpointState.VERIFIED, False, ""),
+            (CheckpointState.CORRUPT, False, "step 10 of attempt 1, is corrupt; expected verified"),
+            (CheckpointState.EXPIRING, False, "step 10 of attempt 1, is expiring; expected verified"),
+            (None, False, "step 10 of attempt 1, is not there; expected verified"),
+        ],
+    )
+    def test_what_names_another_one_is_as_good_as_that_one(self, state, waits, problem):
+        checkpoints = [*([a_checkpoint(1, 10, state)] if state else []), self.LATER]
+        assert waits_for_best(self.LATER, checkpoints) is waits
+        reason = problem_of_best(self.LATER, checkpoints)
+        assert reason.endswith(problem) if problem else not reason
+
+    @pytest.mark.parametrize("best", [None, a_bundle(2, 20), a_bundle(1, 10, "ftjob-0")])
+    def test_what_names_none_itself_or_another_jobs_waits_for_nothing(self, best):
+        checkpoint = a_checkpoint(2, 20, CheckpointState.WRITTEN, best=best)
+        checkpoints = [a_checkpoint(1, 10, CheckpointState.WRITTEN), checkpoint]
+        assert not waits_for_best(checkpoint, checkpoints)
+        assert problem_of_best(checkpoint, checkpoints) == ""
+
+    def test_a_verdict_is_waited_for_by_those_that_name_it_and_have_none(self):
+        best = a_checkpoint(1, 10)
+        judged = a_checkpoint(1, 30, CheckpointState.CORRUPT, best=best.bundle)
+        checkpoints = [best, a_checkpoint(1, 15, CheckpointState.WRITTEN), self.LATER, judged]
+        assert waiting_for(best.bundle, checkpoints) == [self.LATER]
 
 
 def keys_of(step: int, *paths: str) -> list[str]:

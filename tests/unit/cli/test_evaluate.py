@@ -50,7 +50,7 @@ def test_a_pass_ends_with_0_after_how_far_it_is(retune_answering):
     ]
 
 
-def test_a_pass_is_told_to_machines_as_it_is(retune_answering):
+def test_a_pass_is_printed_for_machines_as_it_is(retune_answering):
     code, out, _ = retune_answering(PASSED).run("--json", "models", "evaluate", "docs", "--watch")
     assert (code, json.loads(out)) == (0, PASSED)
 

@@ -30,7 +30,14 @@ BASE = {
     "num_parameters": 1000,
     "memory": None,
 }
-ESTIMATE = {"total_bytes": 3 * 2**29, "gradient_checkpointing": True, "max_seq_length": 512}
+ESTIMATE = {
+    "total_bytes": 3 * 2**29,
+    "gradient_checkpointing": True,
+    "micro_batch_size": 4,
+    "offload_optimizer": False,
+    "max_seq_length": 512,
+    "pool": "gpu-spot",
+}
 SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE, "estimated_memory": ESTIMATE}}
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
@@ -68,6 +75,14 @@ STEP = {
     "grad_norm": 1.0,
     "tokens_per_second": 800.0,
 }
+CHECKPOINTS = [
+    {
+        "step_number": step,
+        "metrics": {"train_loss": 2.123456, "valid_loss": loss, "full_valid_loss": loss, "perplexity": None},
+        "retune": {"attempt": 1, "kind": "periodic", "is_best": loss == 1.5},
+    }
+    for step, loss in ((20, 1.75), (10, 1.5))
+]
 CRITERION = {
     "name": "refusals",
     "metric": "refused",
@@ -114,7 +129,16 @@ TABLES = {
             )
         },
         [STEP],
-        ["step attempt loss learning_rate grad_norm tokens_per_second", "1 1 4.5 0.0002 1.0 800.0"],
+        ["step attempt loss learning_rate grad_norm tokens_per_second", "1 1 4.5000 0.0002 1 800"],
+    ),
+    ("jobs", "checkpoints", "ftjob-1"): (
+        {"GET /fine_tuning/jobs/ftjob-1/checkpoints": paged(*CHECKPOINTS)},
+        CHECKPOINTS,
+        [
+            "attempt step kind train_loss valid_loss full_valid_loss",
+            "1 20 periodic 2.1235 1.7500 1.7500",
+            "1 10 periodic, best 2.1235 1.5000 1.5000",
+        ],
     ),
     ("models", "list"): (
         {"GET /models": paged(MODEL)},
@@ -306,7 +330,8 @@ def test_a_submission_shows_what_is_known_of_the_base_model(retune):
         "context 512 tokens",
     ]
     assert shown[-1] == (
-        "memory: about 1.5 GiB of each GPU with its activations computed again, windows of 512 tokens"
+        "memory: about 1.5 GiB of each GPU of pool gpu-spot with its activations computed again, "
+        "4 window(s) of 512 tokens at a time"
     )
     code, out, _ = retune.run("--json", "jobs", "submit", "file-1", "--model", "tiny")
     assert (code, json.loads(out)) == (0, SUBMITTED)

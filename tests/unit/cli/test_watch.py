@@ -7,10 +7,10 @@ import time
 import httpx
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 
 from cli.commands import jobs
-from cli.commands.watch import doing
+from cli.commands.bar import Bar
+from cli.commands.watch import details, doing, in_short, line, state_of
 from tests.unit.cli.commandline import CommandLine, lines
 
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
@@ -27,6 +27,8 @@ def a_job(state: str, step: int = 0, of: int | None = None, waiting_for: str = "
         "progress": changes.pop("progress", training | {"seconds_left": None} if of and step else None),
         "waiting_for": waiting_for,
         "queue": changes.pop("queue", None),
+        "recipe": {"method": changes.pop("method", "lora")},
+        "newest_step": changes.pop("newest_step", None),
     }
     return {"id": "ftjob-1", "fine_tuned_model": None, "error": {}, "retune": ours, **changes}
 
@@ -59,8 +61,11 @@ STORY = (
 )
 
 
-class EveryUpdate(Progress):
+class EveryUpdate(Bar):
     """Draws at each update, not by its own clock."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, auto_refresh=False)
 
     def update(self, *arguments: object, **changes: object) -> None:
         super().update(*arguments, **changes, refresh=True)
@@ -71,9 +76,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, color_system=None, width=100, legacy_windows=False)
     monkeypatch.setattr(jobs, "stderr", terminal)
-    monkeypatch.setattr(
-        jobs, "Progress", lambda *columns, **options: EveryUpdate(*columns, **options, auto_refresh=False)
-    )
+    monkeypatch.setattr(jobs, "Bar", EveryUpdate)
     monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
     return drawn
 
@@ -119,9 +122,7 @@ def test_the_bar_is_as_full_as_the_job_is_done(retune, screen, monkeypatch):
             super().update(*arguments, **changes)
             shares.append((self.tasks[0].total, round(self.tasks[0].percentage)))
 
-    monkeypatch.setattr(
-        jobs, "Progress", lambda *columns, **options: Noted(*columns, **options, auto_refresh=False)
-    )
+    monkeypatch.setattr(jobs, "Bar", Noted)
     tell(retune, *STORY, DONE)
     retune.run("jobs", "watch", "ftjob-1")
     assert shares == [(None, 0), (None, 0), (40, 25), (40, 50), (None, 0), (120, 25), (None, 0)]
@@ -244,3 +245,101 @@ SHOWN_TIME = time.strftime("%H:%M", time.localtime(1_800_000_000))
 )
 def test_a_queued_job_says_where_it_stands(queue, expected):
     assert doing(a_job("queued", waiting_for="0 of 1 nodes free", queue=queue)) == expected
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"), [(None, "step 10 of 40"), (2.25, "step 10 of 40, validation loss 2.2500")]
+)
+def test_training_shows_its_newest_validation_loss(loss, expected):
+    job = a_job("running", 10, 40)
+    job["retune"]["progress"]["valid_loss"] = loss
+    assert doing(job) == expected
+
+
+STEP = {
+    "step": 10,
+    "attempt": 1,
+    "loss": 2.5,
+    "learning_rate": 1.8734e-4,
+    "grad_norm": 0.8231,
+    "tokens_per_second": 16_584.2,
+    "memory_bytes": 13 * 2**29,
+    "mfu": 0.381,
+    "device_utilization": 0.97,
+}
+PAIRS = {"chosen_reward": 0.2, "rejected_reward": -0.2123, "reward_margin": 0.4123, "reward_accuracy": 0.8412}
+USED = "rate 0.000187 · norm 0.823 · 16,584 tokens/s · MFU 38.1% · device 97% · 6.5 GiB"
+
+
+def training(method: str = "lora", valid_loss: float | None = None, **numbers: object) -> dict:
+    job = a_job("running", 10, 40, method=method, newest_step=STEP | numbers)
+    job["retune"]["progress"] |= {"seconds_left": 312.0, "valid_loss": valid_loss}
+    return job
+
+
+@pytest.mark.parametrize(
+    ("job", "measured"),
+    [
+        (training(), None),
+        (training(valid_loss=2.25), "validation loss 2.2500"),
+        (training("dpo", **PAIRS), "chosen answers preferred in 84.1% by 0.412"),
+        (training("cpt", valid_loss=2.25), "perplexity 12.18 · validation loss 2.2500"),
+    ],
+    ids=["lora", "validated", "dpo", "cpt"],
+)
+def test_training_shows_loss_and_time_left_and_below_them_all_that_is_measured(job, measured):
+    assert in_short(job) == "step 10 of 40, loss 2.5000, about 5 min left"
+    assert details(job).splitlines() == [*filter(None, [measured]), USED]
+    words = f"{measured.replace(' · ', ', ')}, " if measured else ""
+    assert line(job) == f"running: step 10 of 40, loss 2.5000, {words}about 5 min left"
+
+
+def test_what_is_measured_is_of_the_stage_that_trains():
+    job = training("cpt")
+    stages = [{"recipe": {"method": method}} for method in ("cpt", "sft")]
+    job["retune"] |= {"stage": 2, "stages": stages}
+    assert details(job) == USED
+    job["retune"]["stage"] = 1
+    assert details(job).splitlines() == ["perplexity 12.18", USED]
+
+
+def test_what_a_device_does_not_report_is_left_out():
+    assert details(training(mfu=None, device_utilization=None)) == (
+        "rate 0.000187 · norm 0.823 · 16,584 tokens/s · 6.5 GiB"
+    )
+
+
+def test_how_evenly_experts_are_used_is_shown_where_it_is_measured():
+    assert details(training("sft", router_loss=2.1093)) == USED.replace(
+        "MFU 38.1%", "MFU 38.1% · router 2.11"
+    )
+
+
+def test_details_stand_below_the_bar_and_go_with_the_training(retune, screen):
+    tell(retune, training("dpo", **PAIRS), a_job("evaluating"), DONE)
+    assert retune.run("jobs", "watch", "ftjob-1")[0] == 0
+    drawn = screen.getvalue()
+    before, _, after = drawn.rpartition("MFU 38.1%")
+    assert "chosen answers preferred in 84.1% by 0.412" in before
+    assert "succeeded, gate passed" in after
+    assert "preferred" not in after
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(89, "about 89 s left"), (5_399, "about 90 min left"), (12_000, "about 3.3 h left")],
+)
+def test_long_times_are_shown_in_larger_units(seconds, expected):
+    job = training()
+    job["retune"]["progress"]["seconds_left"] = seconds
+    assert in_short(job).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [("running", "running, stage 2 of 3"), ("evaluating", "evaluating"), ("failed", "failed")],
+)
+def test_the_stage_is_shown_while_stages_are_trained(state, shown):
+    job = a_job(state)
+    job["retune"] |= {"stage": 2, "stages": [{}, {}, {}]}
+    assert state_of(job) == shown

@@ -34,7 +34,7 @@ DEFINITIONS = {
         ({}, "any"),
     ],
 )
-def test_a_type_is_told_in_words(field: dict, words: str):
+def test_a_type_is_described_in_words(field: dict, words: str):
     assert type_of(field, DEFINITIONS) == words
 
 

@@ -49,7 +49,7 @@ def test_a_new_service_has_a_container_and_the_others_keep_theirs(root: Path):
     assert not [name for name in own if "TRACKER" in name]
 
 
-def test_a_new_service_starts_on_what_its_container_is_told(root: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_new_service_starts_on_the_settings_of_its_container(root: Path, monkeypatch: pytest.MonkeyPatch):
     scaffold.new_service("archivist")
     monkeypatch.setattr(services, "__path__", [*services.__path__, str(root / "services")])
     monkeypatch.setitem(LISTENS, "archivist", (PARKED_COMMANDS,))

@@ -31,7 +31,7 @@ async def given(run: Run) -> str:
 @pytest.mark.parametrize(
     "error", [EngineFailed("it is gone"), RuntimeError("our own mistake"), OSError("full")]
 )
-async def test_whatever_fails_is_told(run, error):
+async def test_whatever_fails_is_reported(run, error):
     async def answer(*_: object) -> None:
         raise error
 
@@ -39,7 +39,7 @@ async def test_whatever_fails_is_told(run, error):
     assert await given(run) == f"{type(error).__name__}: {error}"
 
 
-async def test_one_that_waits_for_nothing_is_told(run):
+async def test_one_that_waits_for_nothing_is_reported(run):
     async def answer(*_: object) -> None:
         """Writes nothing."""
 

@@ -61,7 +61,7 @@ def test_an_end_tells_every_check_in_order_and_then_one_verdict(outcome, verdict
 
 
 @pytest.mark.parametrize("state", sorted(TRANSITIONS.terminal - {EvaluationState.ABANDONED}))
-def test_a_verdict_is_told_once(state):
+def test_a_verdict_is_published_once(state):
     over = an_evaluation(state)
     assert lifecycle.end(over, a_result()).events == ()
     assert lifecycle.give_up(over, reason="again").events == ()

@@ -5,19 +5,20 @@ import pytest
 
 from schemas.base import BundleRef, StartFrom
 from schemas.specification import DatasetFormat, LoraSpec, Method, Recipe, Tier
-from schemas.training import StepMetrics
+from schemas.training import StepMetrics, StepValidated
 from services.gateway.decide import (
     RESULTS_PURPOSE,
     BaseModel,
     Inputs,
     Trained,
     dataset_command,
+    dataset_commands,
     file_ids,
     job_command,
     steps_to_show,
 )
 from services.gateway.model import StoredFile
-from services.gateway.requests import CreateJob
+from services.gateway.requests import CreateDataset, CreateJob
 from shared.errors import Refused
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -46,7 +47,7 @@ def submit(request: CreateJob, *, base: bool = True, files: dict | None = None, 
     inputs = Inputs(
         BaseModel("tiny", SHA) if base else None, {"file-1": a_file()} if files is None else files
     )
-    return job_command(request, inputs, tenant="acme", tier=tier, job_id="ftjob-1", dataset_id="ds-1")
+    return job_command(request, inputs, tenant="acme", tier=tier, job_id="ftjob-1", dataset_ids=["ds-1"])
 
 
 class TestJobCommand:
@@ -107,7 +108,7 @@ class TestStart:
         trained = Trained(self.START, base, trained_by or Recipe(lora=self.OWN))
         inputs = Inputs(base, {"file-1": a_file()}, trained)
         request = a_request(model=self.START.name, retune={"recipe": recipe})
-        ids = {"job_id": "ftjob-1", "dataset_id": "ds-1"}
+        ids = {"job_id": "ftjob-1", "dataset_ids": ["ds-1"]}
         return job_command(request, inputs, tenant="acme", tier=Tier.STANDARD, **ids).spec
 
     def test_an_adapter_is_trained_on_as_it_is_and_its_dropout_is_the_jobs_own(self):
@@ -277,9 +278,61 @@ class TestStepsToShow:
         shown = self.shown(num_steps)
         assert (len(shown), shown[-1]) == (100, num_steps)
 
+    @pytest.mark.parametrize(("every", "number"), [(50, 10), (6, 88), (5, 99), (2, 99), (None, 531)])
+    def test_of_validations_are_all_unless_they_are_more_than_a_hundred(self, every, number):
+        steps = range(every or 1, 532, every or 1)
+        validations = [StepValidated(step=step, metrics={}) for step in steps]
+        assert len(steps_to_show(validations, 531, every=every)) == number
+
     def test_do_not_depend_on_how_steps_were_batched(self):
         whole = self.shown(531)
         assert self.shown(531, first=300) == [step for step in whole if step >= 300]
 
     def test_are_all_where_the_length_is_not_known(self):
         assert len(self.shown(None)) == 150
+
+
+class TestStages:
+    STAGE: ClassVar = {"recipe": {"method": "dpo"}, "training_file": "file-2"}
+    FILES: ClassVar = {"file-1": a_file(), "file-2": a_file("file-2", DatasetFormat.PREFERENCE)}
+
+    def commands(self, *stages, **ours):
+        request = a_request(retune=ours | {"later_stages": stages})
+        inputs = Inputs(BaseModel("tiny", SHA), self.FILES)
+        ids = {"tenant": "acme", "dataset_ids": ["ds-1", "ds-2"]}
+        job = job_command(request, inputs, tier=Tier.STANDARD, job_id="ftjob-1", **ids)
+        return job, dataset_commands(request, inputs, **ids)
+
+    def test_each_has_a_dataset_of_its_own_files(self):
+        job, datasets = self.commands(self.STAGE, holdout_file="file-1")
+        assert (job.dataset_id, job.later_dataset_ids) == ("ds-1", ("ds-2",))
+        assert [(each.dataset_id, each.spec.method) for each in datasets] == [
+            ("ds-1", "lora"),
+            ("ds-2", "dpo"),
+        ]
+        assert [each.spec.holdout for each in datasets] == [a_file().ref] * 2
+        [stage] = job.spec.later_stages
+        assert stage.training_file == datasets[1].spec.training_file == self.FILES["file-2"].ref
+
+    def test_an_adapter_stays_what_it_is_where_the_stage_does_not_say(self):
+        job, _ = self.commands(self.STAGE, recipe={"lora": {"rank": 8, "dropout": 0.1}})
+        assert job.spec.later_stages[0].recipe.lora == LoraSpec(rank=8)
+
+    @pytest.mark.parametrize(
+        ("changes", "code", "param"),
+        [
+            ({"recipe": {"method": "sft"}, "training_file": "file-1"}, "other_weights", "recipe.method"),
+            ({"training_file": "file-3"}, "file_not_found", "training_file"),
+            ({"policy": {"contamination": "keep"}}, "operators_only", "policy.contamination"),
+        ],
+    )
+    def test_what_is_wrong_with_one_is_refused_with_its_place(self, changes, code, param):
+        with pytest.raises(Refused, match=r"later_stages\[0\]") as refused:
+            self.commands(self.STAGE | changes)
+        assert (refused.value.code, refused.value.param) == (code, f"retune.later_stages[0].{param}")
+
+    def test_a_dataset_of_its_own_has_none(self):
+        asked = {"model": "tiny", "training_file": "file-1", "retune": {"later_stages": [self.STAGE]}}
+        inputs = Inputs(BaseModel("tiny", SHA), self.FILES)
+        with pytest.raises(Refused, match="one request for each"):
+            dataset_command(CreateDataset.model_validate(asked), inputs, tenant="acme", dataset_id="ds-1")

@@ -63,7 +63,7 @@ def test_what_does_not_exist_has_a_code_without_hyphens():
     assert error["code"] == "fine_tuning_job_not_found"
 
 
-def test_clients_are_told_when_to_come_back():
+def test_clients_learn_when_to_come_back():
     assert unavailable("away", code="x").answer().headers["retry-after"] == "5"
     assert "retry-after" not in ApiError(400, "no").answer().headers
 

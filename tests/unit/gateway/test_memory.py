@@ -3,7 +3,7 @@
 import pytest
 
 from schemas.capabilities import BaseCapabilities
-from services.gateway.memory import Base, of_base
+from services.gateway.memory import Base, chosen_by, of_base
 from services.gateway.model import BaseModelDetail, RegisteredBase
 from services.gateway.obstacles import Known, obstacles
 from services.gateway.representations import base_model
@@ -39,12 +39,15 @@ def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
     [
         ({"method": "sft"}, 4096, a_gpu_pool(80), "recipe.method lora"),
         ({"method": "sft"}, 4096, a_gpu_pool(80, devices=8), "resources.devices_per_node 8"),
-        ({"gradient_checkpointing": False}, 4096, a_gpu_pool(40), "recipe.gradient_checkpointing true"),
+        ({"gradient_checkpointing": False}, 4096, a_gpu_pool(33), "recipe.gradient_checkpointing true"),
         ({"micro_batch_size": 64}, 4096, a_gpu_pool(80), "recipe.micro_batch_size 1"),
         ({}, 4096, a_gpu_pool(14), "recipe.method qlora"),
+        ({"method": "dpo"}, 4096, a_gpu_pool(14), "recipe.quantization nf4"),
+        ({"method": "cpt"}, 4096, a_gpu_pool(14), "recipe.weights adapter, recipe.quantization nf4"),
         ({}, 32_768, a_gpu_pool(24), "recipe.method qlora, policy.max_seq_length 16384"),
         ({"method": "qlora"}, 32_768, a_gpu_pool(24), "policy.max_seq_length 16384"),
-        ({}, 4096, a_gpu_pool(8), "a smaller base model"),
+        ({}, 4096, a_gpu_pool(8), "recipe.method qlora, policy.max_seq_length 512"),
+        ({}, 4096, a_gpu_pool(6), "a smaller base model"),
     ],
 )
 def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recipe, window, pool, nearest):
@@ -84,6 +87,27 @@ def test_a_notice_that_is_too_short_for_a_bundle_is_a_warning(method, resources,
         [("grace_too_short", "resources.grace_seconds", False)] if seconds else []
     )
     assert all(f"has about 89.7 GiB: {seconds} seconds" in each.message for each in warnings)
+
+
+class TestWhatIsShownOfAJob:
+    SMALL, LARGE, UNKNOWN = a_gpu_pool(24, name="small"), a_gpu_pool(80, name="large"), a_gpu_pool(None)
+
+    def shown(self, *pools, **recipe):
+        return chosen_by(pools, a_spec(recipe=recipe), BASE, max_seq_length=4096)
+
+    def test_it_is_what_the_largest_device_chooses(self):
+        shown = self.shown(self.SMALL, self.UNKNOWN, self.LARGE, batch_size=8)
+        assert (shown.pool, shown.micro_batch_size, shown.gradient_checkpointing) == ("large", 2, False)
+        assert 40 * GIB < shown.total_bytes < 0.9 * 80 * GIB
+        small = self.shown(self.SMALL, batch_size=8)
+        assert (small.pool, small.micro_batch_size, small.gradient_checkpointing) == ("small", 2, True)
+
+    def test_a_batch_that_is_not_known_yet_has_one_window_for_each_device(self):
+        assert self.shown(self.LARGE).micro_batch_size == 1
+
+    def test_it_is_the_least_where_no_pool_says_what_its_devices_have(self):
+        shown = self.shown(self.UNKNOWN, batch_size=8)
+        assert (shown.pool, shown.micro_batch_size, shown.gradient_checkpointing) == (None, 1, True)
 
 
 def test_a_base_model_shows_what_each_method_needs():

@@ -1,6 +1,6 @@
 """A job's resource: what the gate said of its model, and whether that can be used."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ from schemas.evaluation import Criterion
 from schemas.training import BundleMetrics
 from services.gateway import representations
 from services.gateway.decide import Ending
-from services.gateway.model import METRICS, Checkpoint, Job, JobEvent
+from services.gateway.model import METRICS, Checkpoint, Job, JobEvent, Step
 from tests.builders import a_file_ref
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -74,9 +74,13 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "config_hash": None,
         "duplicate_of": None,
         "retry_of": None,
+        "stage": None,
+        "stages": (),
+        "stage_plans": (),
         "attempt": 1,
         "num_steps": None,
         "last_step": 0,
+        "valid_loss": None,
         "trained_tokens": None,
         "waiting_for": "",
         "queue_entry": None,
@@ -179,6 +183,52 @@ def test_training_is_progress_in_steps():
     assert the_job(state="queued", num_steps=40)["retune"]["progress"] is None
 
 
+def a_step_row(step: int, *, attempt: int = 1, **numbers: Any) -> dict[str, Any]:
+    metrics = {"loss": 1.0, "learning_rate": 0.1, "grad_norm": 1.0, "num_tokens": 1, "memory_bytes": 1}
+    metrics |= {"tokens_per_second": 1.0, "epoch": 0.5}
+    metrics |= {"time": (NOON + timedelta(seconds=4 * step)).isoformat()} | numbers
+    return {"step": step, "attempt": attempt, "metrics": metrics, "validation": None}
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds"),
+    [
+        ([], None),
+        ([a_step_row(10)], None),
+        ([a_step_row(10), a_step_row(9), a_step_row(8)], 120.0),
+        ([a_step_row(10, attempt=2), a_step_row(9)], None),
+        ([a_step_row(10, attempt=2), a_step_row(9, attempt=2), a_step_row(1)], 120.0),
+    ],
+    ids=["none", "one", "steady", "another attempt's", "an attempt that continues"],
+)
+def test_the_time_left_is_what_the_newest_steps_of_the_attempt_took(steps, seconds):
+    progress = the_job(num_steps=40, last_step=10, newest_steps=steps)["retune"]["progress"]
+    assert progress["seconds_left"] == seconds
+
+
+def test_the_newest_step_is_shown_with_all_its_numbers():
+    steps = [a_step_row(10, loss=0.5, reward_accuracy=0.75, device_utilization=0.9), a_step_row(9)]
+    newest = the_job(num_steps=40, last_step=10, newest_steps=steps)["retune"]["newest_step"]
+    names = ("step", "loss", "reward_accuracy", "device_utilization")
+    assert [newest[name] for name in names] == [10, 0.5, 0.75, 0.9]
+    assert the_job(state="queued")["retune"]["newest_step"] is None
+
+
+@pytest.mark.parametrize("loss", [None, 2.25])
+def test_training_shows_its_newest_validation_loss(loss):
+    assert the_job(num_steps=40, valid_loss=loss)["retune"]["progress"]["valid_loss"] == loss
+
+
+def test_a_step_has_what_was_measured_after_it_and_nothing_where_nothing_was():
+    metrics = {"loss": 1.0, "learning_rate": 0.1, "grad_norm": 1.0, "num_tokens": 1, "memory_bytes": 1}
+    metrics |= {"tokens_per_second": 1.0, "epoch": 0.5, "time": NOON.isoformat()}
+    shown = [
+        representations.recorded_step(Step(step=3, attempt=1, metrics=metrics, validation=validation))
+        for validation in (BundleMetrics(valid_loss=2.5, full_valid_loss=2.25), None)
+    ]
+    assert [(each.valid_loss, each.full_valid_loss) for each in shown] == [(2.5, 2.25), (None, None)]
+
+
 def test_the_gate_is_progress_in_items():
     progress = the_job(state="evaluating", num_steps=40, evaluation=RUNNING | {"progress": SCORING})[
         "retune"
@@ -191,6 +241,7 @@ def test_the_gate_is_progress_in_items():
         "total": 120,
         "unit": "items",
         "seconds_left": 41.2,
+        "valid_loss": None,
     }
     assert the_job(state="evaluating", num_steps=40, evaluation=None)["retune"]["progress"] is None
 
@@ -214,7 +265,7 @@ def test_a_job_names_its_result_file():
 class TestCheckpoint:
     def shown(self, metrics: dict[str, float]) -> dict[str, Any]:
         row = {"job_id": "ftjob-1", "attempt": 1, "step": 50, "manifest_sha256": "5e" * 32, "kind": "final"}
-        state = {"metrics": metrics, "state": "verified", "created_at": NOON}
+        state = {"metrics": metrics, "state": "verified", "created_at": NOON, "is_best": False}
         answer = representations.checkpoint(Checkpoint.model_validate(row | state))
         body = answer.model_dump(mode="json")
         FineTuningJobCheckpoint.model_validate(body)

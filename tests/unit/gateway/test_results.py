@@ -5,10 +5,12 @@ from services.gateway.model import JsonObject, MeasuredStep
 from services.gateway.results import COLUMNS, lines
 
 
-def a_step(number: int, measured: BundleMetrics | None = None) -> MeasuredStep:
+def a_step(
+    number: int, measured: BundleMetrics | None = None, validation: BundleMetrics | None = None
+) -> MeasuredStep:
     metrics: JsonObject = {"loss": 2.0 / number, "learning_rate": 0.1, "grad_norm": 1.5, "num_tokens": 96}
     metrics |= {"tokens_per_second": 10.0, "epoch": 0.5, "time": "2027-03-01T12:00:00Z", "memory_bytes": 1}
-    return MeasuredStep(step=number, attempt=2, metrics=metrics, measured=measured)
+    return MeasuredStep(step=number, attempt=2, metrics=metrics, measured=measured, validation=validation)
 
 
 def test_begin_with_openais_columns():
@@ -37,7 +39,18 @@ def test_have_a_steps_numbers_and_its_bundles_validation():
         "rejected_reward": None,
         "reward_margin": 0.5,
         "reward_accuracy": None,
+        "memory_bytes": 1,
+        "mfu": None,
+        "device_utilization": None,
+        "router_loss": None,
     }
+
+
+def test_have_what_was_measured_at_a_step_that_the_recipe_names():
+    validation = BundleMetrics(valid_loss=2.5, full_valid_loss=2.25)
+    for measured in (None, BundleMetrics(train_loss=1.0)):
+        [line] = [dict(zip(COLUMNS, line, strict=True)) for line in lines([a_step(2, measured, validation)])]
+        assert (line["valid_loss"], line["full_valid_loss"]) == (2.5, 2.25)
 
 
 def test_leave_empty_what_no_bundle_measured():

@@ -3,10 +3,19 @@
 import pytest
 
 from schemas.artifacts import DatasetCounts, ResumeCertificate
+from schemas.base import BestBundle, BundleRef
 from schemas.dataset import DatasetReady, DatasetRejected
-from schemas.training import PackingDistances, PackingVerdict, TrainingPrepared, TrainingResumed
+from schemas.training import (
+    BundleKind,
+    CheckpointWritten,
+    PackingDistances,
+    PackingVerdict,
+    TrainingCompleted,
+    TrainingPrepared,
+    TrainingResumed,
+)
 from services.gateway.timeline import sentence
-from tests.builders import a_preparation, a_sha
+from tests.builders import a_bundle, a_preparation, a_sha
 
 NOTHING = "0 bad, 0 exact duplicates, 0 near duplicates, 0 contaminated"
 LEAKS = "rows of the gate's own sources are trained on: arc 3"
@@ -94,7 +103,7 @@ def test_a_resume_says_what_was_equal(fields: dict[str, object], level: str, mes
     assert sentence(resumed) == (level, message)
 
 
-def test_what_training_found_before_its_first_step_is_told() -> None:
+def test_what_training_measured_before_its_first_step_is_shown() -> None:
     preparation = a_preparation(
         device="NVIDIA H100 80GB HBM3",
         world_size=2,
@@ -127,3 +136,35 @@ def test_refused_packing_is_a_warning_with_what_was_measured() -> None:
     )
     assert level == "warn"
     assert "packing refused (packed not a number, rounding 0.01, a leak 2 nats per token)" in message
+
+
+@pytest.mark.parametrize(
+    ("best", "message"),
+    [
+        (None, "checkpoint written: step 20 of attempt 1 (periodic)"),
+        (a_bundle(10), "checkpoint written: step 20 of attempt 1 (periodic)"),
+        (
+            a_bundle(20),
+            "checkpoint written: step 20 of attempt 1 (periodic), the best so far: validation loss 1.2500",
+        ),
+    ],
+)
+def test_a_checkpoint_says_whether_it_is_the_best_so_far(best: BundleRef | None, message: str) -> None:
+    named = best and BestBundle(bundle=best, valid_loss=1.25)
+    fields = {"bundle": a_bundle(20), "kind": BundleKind.PERIODIC, "metrics": {}, "best": named}
+    assert sentence(CheckpointWritten(**ATTEMPT, **fields)) == ("info", message)
+
+
+@pytest.mark.parametrize(
+    ("why", "message"),
+    [
+        ("", "training complete at step 20"),
+        ("ended early at step 20 of 400: the reason", "training ended early at step 20 of 400: the reason"),
+    ],
+)
+def test_training_says_why_it_ended_before_its_last_step(why: str, message: str) -> None:
+    fact = TrainingCompleted(**ATTEMPT, bundle=a_bundle(20), last_step=20, message=why)
+    assert sentence(fact) == ("info", message)
+
+
+ATTEMPT = {"job_id": "ftjob-1", "tenant": "acme", "attempt": 1}

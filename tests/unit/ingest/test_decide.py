@@ -84,13 +84,13 @@ class TestFiles:
         training=a_file_ref().sha256, holdout=a_sha("holdout"), safety_mix=a_sha("mix"), validation=None
     )
 
-    def test_are_told_of_a_version_that_is_ready_now(self):
+    def test_get_the_facts_of_a_version_that_is_ready_now(self):
         submission = submitted(a_command(spec=self.SPEC))
         ready = READY.model_copy(update={"files": files_of(self.SPEC)})
         (fact,) = on_validated(submission.version, ready, [submission.request]).events
         assert fact.files == self.EXPECTED
 
-    def test_are_told_of_a_version_that_was_made_before_they_were_kept(self):
+    def test_get_the_facts_of_a_version_that_was_made_before_they_were_kept(self):
         version = submitted(a_command(spec=self.SPEC)).version
         known = version.to(VersionState.READY, ready=READY)
         _, fact = submitted(a_command("ds-2", spec=self.SPEC), known=known).events

@@ -87,7 +87,7 @@ class TestRecords:
                     f"case {case}: {findings}; {seed_hint}"
                 )
 
-    def test_a_change_is_told_between_the_two_statements_around_it(self):
+    def test_a_change_is_reported_between_the_two_statements_around_it(self):
         rng, seed_hint = seeded("between")
         for _ in range(CASES):
             world = World.of(rng)
@@ -282,7 +282,7 @@ class TestStatements:
         (finding,) = self.findings(list(enumerate([*world.documents, KEY.sign(more)], 1)))
         assert finding.detail == "it was signed over other heads than it and those before it name"
 
-    def test_records_that_were_gone_before_they_were_read_are_told(self, world: World):
+    def test_records_that_were_gone_before_they_were_read_are_reported(self, world: World):
         again = begin(TOPIC_PARTITION, at=world.covered + 7)
         more = world.statement([again, QUIET], {TOPIC_PARTITION})
         walk = walked(list(enumerate([*world.documents, KEY.sign(more)], 1)))
@@ -360,7 +360,7 @@ def of_before(statement: Statement) -> bytes:
     return KEY.sign(Before.model_validate(statement.model_dump()))
 
 
-def test_a_finding_is_told_to_people_and_to_machines():
+def test_a_finding_is_shown_to_people_and_to_machines():
     finding = Finding("changed", "why", TOPIC_PARTITION, range(3, 9), (4, 5))
     assert finding.row == ("changed", "job.events/1", "3–8", "4–5", "why")
     assert json.loads(json.dumps(finding.value)) == {

@@ -8,7 +8,7 @@ import pytest
 from ops.doctor.history import Job
 from schemas.base import BundleRef, CommandRefused, Message
 from schemas.checkpoint import CheckpointVerified
-from schemas.job import JobRequeued, JobScheduled
+from schemas.job import JobRequeued, JobScheduled, JobStage, JobStageCompleted
 from schemas.training import RunnerHeartbeat, TrainingResumed
 from tests.builders import NOON, TENANT, a_bundle, a_sha
 from tests.unit.ops.histories import (
@@ -32,6 +32,8 @@ from tests.unit.ops.histories import (
     with_kernel,
 )
 from tests.unit.scheduler import incoming
+
+RELEASED = incoming.released(attempt=2)
 
 
 def publishing(writer, *messages):
@@ -160,6 +162,14 @@ class TestResumedFromNewest:
     def test_the_attempt_begins_from_less_than_was_known(self):
         findings = alarms(history_of(first_attempt, jobs_publish(scheduled(2))))["I8"]
         assert [finding.expected for finding in findings] == ["bundle 1/20 or newer"]
+
+    def test_the_next_stage_has_bundles_of_its_own(self):
+        stage = JobStage(number=2, num_stages=2, first_attempt=2, steps_before=20)
+        completed = JobStageCompleted(job_id="ftjob-1", tenant=TENANT, attempt=1, stage=stage)
+        begun = jobs_publish(completed, scheduled(2), stopping(2), requeued(None, 2))
+        assert "I8" not in alarms(history_of(first_attempt, begun, publishing("provisioner", RELEASED)))
+        begun = jobs_publish(scheduled(2), stopping(2), requeued(None, 2))
+        assert "I8" in alarms(history_of(first_attempt, begun, publishing("provisioner", RELEASED)))
 
     def test_a_verdict_that_came_after_the_scheduler_gave_up_waiting(self):
         history = history_of(with_requeue(None))

@@ -55,7 +55,7 @@ class TestPublished:
         (finding,) = alarms(with_kernel(history, "evaluator", outbox=(unsent,)))["I1"]
         assert finding.found.startswith("1 rows not published, the oldest since 2027-03-01 12:00:")
 
-    def test_a_row_that_was_set_aside_is_told_once_with_its_reason(self):
+    def test_a_row_that_was_set_aside_is_reported_once_with_its_reason(self):
         history = without(a_history(), "EvalPassed")
         (row,) = history.kernels["evaluator"].outbox
         aside = replace(row, set_aside="MessageSizeTooLargeError")

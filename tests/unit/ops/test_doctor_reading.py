@@ -82,7 +82,7 @@ class TestStore:
         store = await read_store(Deleting(), deep=False, say=lambda line: None)
         assert store.manifests == {}
 
-    async def test_a_part_that_is_just_missing_is_told(self, objects):
+    async def test_a_part_that_is_just_missing_is_reported(self, objects):
         await objects.delete([PART])
         store = await read_store(objects, deep=False, say=lambda line: None)
         assert PART not in store.sizes

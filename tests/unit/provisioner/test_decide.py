@@ -103,7 +103,7 @@ class TestReservation:
 
 
 class TestCreation:
-    def test_is_told_with_prices_and_times(self):
+    def test_is_reported_with_prices_and_times(self):
         decision = decide.on_created(creating(), has_nodes=True, now=NOON + SECOND)
         assert types(decision) == [NodesProvisioned]
         nodes = decision.events[0].nodes
@@ -121,7 +121,7 @@ class TestCreation:
         assert (decision.events, decision.actions) == ((), (Release(),))
         assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
 
-    def test_that_failed_removes_what_is_left_before_anyone_is_told(self):
+    def test_that_failed_removes_what_is_left_before_it_is_reported(self):
         decision = decide.on_create_failed(creating(), "backend_failed", "no disk")
         assert (decision.events, decision.actions) == ((), (Release(),))
         assert decision.attempt.held == 2
@@ -196,12 +196,12 @@ class TestRelease:
         assert decide.on_exits(first.attempt, {0: Exit(0), 1: Exit(143)}).actions == (Release(),)
 
     def test_at_job_evaluating_with_time_for_the_log(self):
-        decision = decide.on_job_evaluating(running())
+        decision = decide.on_attempt_completed(running())
         assert decision.actions == (Release(grace_seconds=decide.FINISH_GRACE_SECONDS),)
-        assert decide.on_job_evaluating(decision.attempt).actions == ()
+        assert decide.on_attempt_completed(decision.attempt).actions == ()
 
     def test_tells_from_when_to_when(self):
-        released = decide.on_released(decide.on_job_evaluating(running()).attempt, now=NOON + SECOND)
+        released = decide.on_released(decide.on_attempt_completed(running()).attempt, now=NOON + SECOND)
         node = released.events[0].nodes[0]
         assert (node.allocated_at, node.released_at) == (NOON, NOON + SECOND)
         assert released.attempt.held == 0
@@ -223,7 +223,7 @@ class TestLoss:
         assert types(decision) == ([NodeLost] if lost else [])
         assert decision.attempt.nodes[1].has_ended
 
-    def test_is_told_once(self):
+    def test_is_reported_once(self):
         attempt = decide.on_exits(running(), {1: Exit(137)}).attempt
         assert decide.on_exits(attempt, {1: Exit(137)}) == Decision(attempt)
 
@@ -242,7 +242,7 @@ class TestLoss:
         assert decide.on_exits(noticed, {0: Exit(None)}).events == ()
 
     def test_is_not_what_we_did_ourselves(self):
-        releasing = decide.on_job_evaluating(running()).attempt
+        releasing = decide.on_attempt_completed(running()).attempt
         assert decide.on_exits(releasing, {0: Exit(None)}) == Decision(releasing)
 
 
@@ -283,7 +283,7 @@ class TestPreemption:
             (None, "unknown_node"),
             (creating(), "not_running"),
             (decide.on_exits(running(), {0: Exit(0)}).attempt, "not_running"),
-            (decide.on_job_evaluating(running()).attempt, "not_running"),
+            (decide.on_attempt_completed(running()).attempt, "not_running"),
         ],
         ids=["unknown", "creating", "ended", "releasing"],
     )

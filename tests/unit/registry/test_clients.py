@@ -165,6 +165,17 @@ class TestCopy:
         for path, content in ADAPTER.items():
             assert objects.objects[layout.model(digest, layout.file(path))] == content
 
+    async def test_takes_the_bundle_of_the_job_that_this_one_continued(self, copies, objects):
+        artifact = await a_bundle(objects, ADAPTER)
+        bundle = artifact.bundle.model_copy(update={"job_id": "ftjob-1"})
+        continuing = artifact.model_copy(update={"job_id": "ftjob-2", "bundle": bundle})
+        digest = await copies.copy(continuing, BASE_SHAPES)
+        manifest = ModelManifest.model_validate_json(objects.objects[layout.model(digest)])
+        assert (manifest.job_id, manifest.source.job_id) == ("ftjob-2", "ftjob-1")
+        other = artifact.bundle.model_copy(update={"job_id": "ftjob-3"})
+        with pytest.raises(KeyError):
+            await copies.copy(continuing.model_copy(update={"bundle": other}), BASE_SHAPES)
+
     async def test_may_be_done_twice(self, copies, objects):
         artifact = await a_bundle(objects, ADAPTER)
         assert await copies.copy(artifact, BASE_SHAPES) == await copies.copy(artifact, BASE_SHAPES)

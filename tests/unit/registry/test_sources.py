@@ -51,7 +51,7 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.mark.parametrize(("token", "sent"), [(TOKEN, f"Bearer {TOKEN}"), ("", None)])
-def test_a_hub_is_asked_with_the_token_and_nobody_is_told(hub, tmp_path, caplog, token, sent):
+def test_a_hub_is_asked_with_the_token_and_nobody_else_gets_it(hub, tmp_path, caplog, token, sent):
     known = HuggingFaceHub(f"http://127.0.0.1:{hub.server_port}", SecretStr(token))
     with pytest.raises(Exception, match="404") as refused:
         known.download("org/gated", "0" * 40, tmp_path)

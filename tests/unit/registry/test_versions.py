@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from schemas.base import BundleRef, DatasetRef, StartFrom
 from schemas.evaluation import CheckResult, EvalInconclusive
 from schemas.gate import GateSpec
-from schemas.job import JobEvaluating
+from schemas.job import JobEvaluating, StagePlan
 from schemas.model import (
     ArchiveModel,
     DeploymentApproved,
@@ -16,8 +17,10 @@ from schemas.model import (
     ModelRegistered,
     PromoteModel,
     PromotionRefused,
+    RegisterArtifact,
     Stage,
 )
+from schemas.specification import Recipe
 from services.registry.decide import slots, versions
 from services.registry.model import Approval, Slot, Verdict
 from shared.errors import Refused
@@ -70,6 +73,71 @@ def test_lineage_names_what_training_started_from():
     start = StartFrom(name="ft:x", job_id="ftjob-0", bundle=an_artifact().bundle, digest=DIGEST)
     decision = versions.register(an_artifact(started_from=start), digest=DIGEST, cancelled=False)
     assert decision.version.started_from == decision.events[0].started_from == start
+
+
+@pytest.mark.parametrize("loss", [None, 1.25])
+def test_lineage_says_whether_the_checkpoint_is_the_best_or_the_last_one(loss):
+    decision = versions.register(an_artifact(best_valid_loss=loss), digest=DIGEST, cancelled=False)
+    assert decision.version.best_valid_loss == decision.events[0].best_valid_loss == loss
+
+
+class TestAnotherCheckpoint:
+    """Of a job that has made a version."""
+
+    BUNDLE = BundleRef(attempt=1, step=20, manifest_sha256="9" * 64)
+    MADE = versions.register(
+        an_artifact(best_valid_loss=1.25, auto_deploy=True), digest=DIGEST, cancelled=False
+    ).version
+
+    def artifact(self, *job_versions, **changes):
+        command = RegisterArtifact(job_id="ftjob-1", tenant="acme", bundle=self.BUNDLE)
+        return versions.artifact_of_checkpoint(command.model_copy(update=changes), self.BUNDLE, job_versions)
+
+    def test_is_announced_as_the_job_announced_its_own_but_nothing_deploys_it(self):
+        artifact = self.artifact(self.MADE)
+        assert (artifact.bundle, artifact.auto_deploy, artifact.best_valid_loss) == (self.BUNDLE, False, None)
+        same = {"bundle", "auto_deploy", "best_valid_loss"}
+        assert artifact.model_dump(exclude=same) == self.MADE.artifact.model_dump(exclude=same)
+
+    def test_of_an_earlier_stage_has_the_lineage_up_to_there(self):
+        stages = tuple(
+            StagePlan(
+                recipe=Recipe(),
+                dataset=DatasetRef(version=letter * 64, manifest_sha256="1" * 64),
+                config_hash=letter * 64,
+                num_steps=20,
+            )
+            for letter in "bc"
+        )
+        made = versions.register(an_artifact(stages=stages), digest=DIGEST, cancelled=False)
+        assert made.events[0].stages == stages
+        artifact = self.artifact(made.version)
+        assert (artifact.stages, artifact.dataset, artifact.config_hash) == (
+            stages[:1],
+            stages[0].dataset,
+            "b" * 64,
+        )
+
+    @pytest.mark.parametrize(
+        ("job_versions", "changes", "code", "param"),
+        [
+            ((), {}, "no_model", "job_id"),
+            ((replace(MADE, artifact=None),), {}, "no_model", "job_id"),
+            ((MADE,), {"tenant": "other"}, "no_model", "job_id"),
+            ((MADE, replace(MADE, bundle=BUNDLE)), {}, "registered", "bundle"),
+        ],
+    )
+    def test_is_refused_by_name_where_it_cannot_be(self, job_versions, changes, code, param):
+        with pytest.raises(Refused) as refused:
+            self.artifact(*job_versions, **changes)
+        assert (refused.value.code, refused.value.param) == (code, param)
+
+
+def test_a_checkpoint_with_the_weights_of_a_version_is_shown_which_one_it_is():
+    version = versions.register(an_artifact(), digest=DIGEST, cancelled=False).version
+    fact = versions.same_weights(version)
+    assert (fact.job_id, fact.model_id, fact.code) == ("ftjob-1", version.model_id, "registered")
+    assert f"step 40 of attempt 1 has the weights of model {version.full_name}" in fact.message
 
 
 class TestRegister:

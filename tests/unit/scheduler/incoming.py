@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from schemas.base import BundleRef, FailureClass
+from schemas.base import BestBundle, BundleRef, FailureClass
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import CancelJob, PauseJob, PauseReason, ResumeJob, RetryJob
@@ -85,8 +85,8 @@ def failed(failure_class: FailureClass = FailureClass.INFRA, *, attempt: int = 1
     return TrainingFailed(**JOB, attempt=attempt, failure_class=failure_class, message="it says why")
 
 
-def verified(bundle: BundleRef = FINAL) -> CheckpointVerified:
-    return CheckpointVerified(**JOB, bundle=bundle, size_bytes=1)
+def verified(bundle: BundleRef = FINAL, *, best: BestBundle | None = None) -> CheckpointVerified:
+    return CheckpointVerified(**JOB, bundle=bundle, size_bytes=1, best=best)
 
 
 def corrupt(bundle: BundleRef = FINAL) -> CheckpointCorrupt:

@@ -10,7 +10,7 @@ from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, ProvisioningFailed
 from services.scheduler.decide import attempt, commands, facts
 from services.scheduler.decide.decision import Decision, JobTimer, Timer, View
-from services.scheduler.model import Dataset, Deployment, Job, Placement
+from services.scheduler.model import Base, Dataset, Deployment, Job, Placement
 from tests.builders import NOON, a_ledger, a_placement
 
 VIEW = View(NOON, ledger=a_ledger())
@@ -71,9 +71,9 @@ class History:
             case DeploymentApproved():
                 return facts.on_deployment_approved(self.job, message, self.served, view)
             case AdaptersStale():
-                return facts.on_adapters_stale(self.job, message, view)
+                return facts.on_base_replaced(self.job, Base(message.new_sha), view)
             case BaseModelRegistered():
-                return facts.on_base_model_registered(self.job, message, view)
+                return facts.on_base_restored(self.job, view)
             case JobTimer():
                 return facts.ABOUT_TIME[type(message)](self.job, message, view)
             case CancelJob() | PauseJob() | ResumeJob():

@@ -227,8 +227,8 @@ class TestContinue:
     FAILED = a_job(JobState.FAILED, verified=frozenset({a_bundle(20), a_bundle(10, attempt=2)}))
 
     def go_on(self, original):
-        resume = commands.continued(original, self.ASK)
-        job = commands.admit(commands.like(original, self.ASK), None, a_dataset(), resume=resume, now=NOON)
+        again, continued = commands.like(original, self.ASK), commands.continued(original, self.ASK)
+        job = commands.admit(again, None, a_dataset(), continued=continued, now=NOON)
         return commands.submit(job, VIEW)
 
     def test_the_first_attempt_resumes_from_the_newest_bundle_of_that_job(self):
@@ -244,7 +244,7 @@ class TestContinue:
     def test_what_continues_a_job_that_continued_one_names_who_wrote_the_bundle(self):
         ended = replace(self.go_on(self.FAILED).job, id="ftjob-3", state=JobState.CANCELLED)
         ask = self.ASK.model_copy(update={"job_id": "ftjob-3"})
-        assert commands.continued(ended, ask).job_id == "ftjob-1"
+        assert commands.continued(ended, ask).resume.job_id == "ftjob-1"
         assert (
             ending.cancelled(replace(ended, state=JobState.QUEUED), by_budget=False).events[0].artifact
             is None
@@ -262,7 +262,8 @@ class TestContinue:
         with pytest.raises(Refused) as refused:
             self.go_on(replace(self.FAILED, **changes))
         assert (refused.value.code, refused.value.param) == (code, "from_checkpoint")
-        assert commands.continued(replace(self.FAILED, **changes), incoming.retry()) is None
+        again = commands.continued(replace(self.FAILED, **changes), incoming.retry())
+        assert again == commands.FROM_THE_BEGINNING
 
 
 class TestTooLate:

@@ -7,13 +7,16 @@ from schemas.compatibility import ROWS, check, check_base, check_start, methods_
 from schemas.specification import (
     CheckpointSpec,
     DpoSpec,
+    EarlyStoppingSpec,
     LoraSpec,
     Method,
     OptimizerName,
     Recipe,
     Resources,
+    ShardingLibrary,
+    ShardingSpec,
 )
-from tests.builders import a_job_spec, capabilities
+from tests.builders import a_file_ref, a_job_spec, capabilities
 
 
 def a_spec(method=Method.LORA, *, nodes=1, devices_per_node=1, **recipe):
@@ -25,19 +28,21 @@ def a_spec(method=Method.LORA, *, nodes=1, devices_per_node=1, **recipe):
 def test_each_row_admits_what_it_was_tested_at(row):
     nodes, devices = row.tested_at
     for method, precision in product(row.methods, ("auto", *row.precisions)):
-        gang = {"nodes": nodes, "devices_per_node": devices}
-        spec = a_spec(method, **gang, weights=row.weights, precision=precision)
+        library = "deepspeed" if row.sharding == "deepspeed" else "fsdp2"
+        gang = {"nodes": nodes, "devices_per_node": devices, "sharding": ShardingSpec(library=library)}
+        bits = None if row.quantization == "none" or method is Method.QLORA else row.quantization
+        spec = a_spec(method, **gang, weights=row.weights, precision=precision, quantization=bits)
         assert row.covers(spec)
         assert check(spec) is None
         assert check(spec, [other for other in ROWS if other != row]) is not None
 
 
 def test_no_two_rows_cover_the_same_gang():
-    for method in sorted(Method):
-        for nodes in range(1, 65):
-            for devices in range(1, 17):
-                spec = a_spec(method, nodes=nodes, devices_per_node=devices)
-                assert sum(row.covers(spec) for row in ROWS) == 1
+    for method, library in product(sorted(Method), get_args(ShardingLibrary)):
+        sharding = ShardingSpec(library=library)
+        for nodes, devices in product(range(1, 65), range(1, 17)):
+            spec = a_spec(method, nodes=nodes, devices_per_node=devices, sharding=sharding)
+            assert sum(row.covers(spec) for row in ROWS) == 1
 
 
 def test_an_option_that_would_be_ignored_is_refused():
@@ -67,6 +72,32 @@ def test_a_schedule_that_means_nothing_is_refused(fields, code, words):
     assert check(a_spec(schedule="wsd", warmup_ratio=0.03, decay_ratio=0.97)) is None
 
 
+VALIDATED = {"validation_file": a_file_ref("valid.jsonl")}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"early_stopping": EarlyStoppingSpec()}, {"load_best_model_at_end": True}, {"eval_every_steps": 10}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_goes_by_a_validation_loss_needs_a_validation_file(fields):
+    name = next(iter(fields))
+    refusal = check(a_job_spec(recipe=Recipe(**fields)))
+    assert (refusal.code, refusal.param) == ("no_validation_file", f"recipe.{name}")
+    assert f"Nearest that works: the same job with a validation_file, or without {name}" in refusal.message
+    assert check(a_job_spec(recipe=Recipe(**fields), **VALIDATED)) is None
+    assert check(a_job_spec()) is None
+
+
+def test_the_best_checkpoint_may_not_be_looked_for_too_often():
+    asked = {"load_best_model_at_end": True, "eval_every_steps": 9}
+    refusal = check(a_job_spec(recipe=Recipe(**asked), **VALIDATED))
+    assert (refusal.code, refusal.param) == ("bundles_too_often", "recipe.eval_every_steps")
+    assert refusal.message.endswith("Nearest that works: eval_every_steps 10")
+    for fields in ({"eval_every_steps": 10}, {"eval_every_steps": None}, {"load_best_model_at_end": False}):
+        assert check(a_job_spec(recipe=Recipe(**asked | fields), **VALIDATED)) is None
+
+
 def test_a_base_with_other_names_in_memory_is_not_quantised():
     base = capabilities(converts_names=True)
     assert check_base(a_spec(Method.LORA), base) is None
@@ -75,6 +106,67 @@ def test_a_base_with_other_names_in_memory_is_not_quantised():
     assert refusal.message.endswith("Nearest that works: method lora on the same base model")
     assert methods_for(base) == [Method.CPT, Method.DPO, Method.LORA, Method.SFT]
     assert methods_for(capabilities()) == sorted(Method)
+
+    quantized = a_spec(Method.DPO, quantization="nf4")
+    assert check_base(quantized, capabilities()) is None
+    refusal = check_base(quantized, base)
+    assert (refusal.code, refusal.param) == ("method_not_for_base", "recipe.quantization")
+    assert "cannot be trained with quantization nf4: its weights have other names" in refusal.message
+    assert refusal.message.endswith(
+        "method dpo and weights adapter without quantization on the same base model"
+    )
+
+
+def test_four_bits_are_asked_for_in_one_way_with_each_method():
+    for method in (Method.DPO, Method.CPT):
+        for weights in ("auto", "adapter"):
+            spec = a_spec(method, weights=weights, quantization="nf4")
+            assert check(spec) is None
+            assert (spec.recipe.kind, spec.recipe.is_quantized) == ("adapter", True)
+    for method, weights, nearest in (
+        (Method.LORA, "auto", "Nearest that works: method qlora without recipe.quantization"),
+        (Method.SFT, "auto", "Nearest that works: method qlora without recipe.quantization"),
+        (Method.QLORA, "auto", "Nearest that works: leave recipe.quantization out"),
+        (Method.CPT, "full", "method cpt with weights adapter and the same quantization"),
+    ):
+        refusal = check(a_spec(method, weights=weights, quantization="nf4"))
+        assert (refusal.code, refusal.param) == ("quantization_not_of_method", "recipe.quantization")
+        assert refusal.message.endswith(nearest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "where"),
+    [
+        ({"stage": 2}, 2, ""),
+        ({"offload_optimizer": True}, 1, " on 1 device"),
+        ({"offload_optimizer": "auto"}, 1, " on 1 device"),
+    ],
+)
+def test_what_only_deepspeed_does_is_refused_without_it(fields, devices, where):
+    [(name, value)] = fields.items()
+    refusal = check(a_spec(devices_per_node=devices, sharding=ShardingSpec(**fields)))
+    assert (refusal.code, refusal.param) == ("sharding_ignored", f"recipe.sharding.{name}")
+    assert f"is {value}, and library fsdp2 would ignore it{where}; leave it out" in refusal.message
+    assert f"Nearest that works: library deepspeed with the same {name}" in refusal.message
+    sharding = ShardingSpec(library="deepspeed", **fields)
+    assert check(a_spec(devices_per_node=devices, sharding=sharding)) is None
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 2), (2, 1), (2, 8)])
+@pytest.mark.parametrize("method", [Method.LORA, Method.SFT, Method.QLORA])
+@pytest.mark.parametrize("offload", [True, "auto"])
+def test_fsdp2_offloads_on_several_devices(method, nodes, devices, offload):
+    sharding = ShardingSpec(offload_optimizer=offload)
+    assert check(a_spec(method, nodes=nodes, devices_per_node=devices, sharding=sharding)) is None
+
+
+def test_deepspeed_takes_no_other_optimizer_even_on_one_device():
+    for optimizer, reason in (("muon", "each matrix whole"), ("paged_adamw_8bit", "updates whole tensors")):
+        refusal = check(a_spec(optimizer=optimizer, sharding=ShardingSpec(library="deepspeed")))
+        assert (refusal.code, refusal.param) == ("optimizer_not_sharded", "recipe.optimizer")
+        assert f"optimizer {optimizer} with library deepspeed: weights are sharded there" in refusal.message
+        assert reason in refusal.message
+        assert refusal.message.endswith(f"{optimizer} on 1 node with 1 device and library fsdp2")
 
 
 @pytest.mark.parametrize("name", sorted(get_args(OptimizerName)))
@@ -210,7 +302,7 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
-        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 4. "
+        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 7. "
         "Nearest that works: lora or cpt or dpo of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
     )
 

@@ -13,7 +13,7 @@ def test_a_job_moves_so_and_no_other_way():
         "validating": {"queued", "paused", "failed", "cancelled"},
         "queued": {"provisioning", "paused", "failed", "cancelled"},
         "provisioning": {"running", "stopping", "queued", "failed"},
-        "running": {"stopping", "evaluating"},
+        "running": {"stopping", "evaluating", "queued"},
         "stopping": {"evaluating", "paused", "queued", "failed", "cancelled"},
         "paused": {"validating", "queued", "failed", "cancelled"},
         "evaluating": {"succeeded", "cancelled"},
@@ -24,8 +24,8 @@ def test_a_job_moves_so_and_no_other_way():
 
 
 def test_a_refused_move_says_which_would_have_been_allowed():
-    with pytest.raises(IllegalTransition, match="job ftjob-1: running -> queued, allowed: "):
-        a_job(JobState.RUNNING).to(JobState.QUEUED)
+    with pytest.raises(IllegalTransition, match="job ftjob-1: running -> paused, allowed: "):
+        a_job(JobState.RUNNING).to(JobState.PAUSED)
 
 
 def test_three_states_are_terminal():

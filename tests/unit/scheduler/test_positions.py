@@ -131,7 +131,7 @@ class TestReason:
         assert small.reason is WaitReason.KEPT_NODES
         assert small.waiting_for.endswith("in front, which is expected to have them by 12:15 UTC")
 
-    def test_who_could_pass_the_gang_if_it_said_how_long_it_runs_is_told_so(self):
+    def test_a_job_that_could_pass_the_gang_with_a_stated_run_time_is_shown_so(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)
         booking = Booking(1, NOON, NOON + timedelta(minutes=10))
         _, small = standing(
@@ -228,16 +228,16 @@ class TestChanges:
     ) -> list[str]:
         return [fact.job_id for fact in changes(standing(candidates, ledger), announced, now=NOON)]
 
-    def test_what_was_told_is_not_told_again(self):
+    def test_what_was_announced_is_not_announced_again(self):
         candidates = [waiting("a", minutes=1), waiting("b")]
         assert self.changed(candidates, full(), {}) == ["a", "b"]
         assert self.changed(candidates, full(), self.facts(candidates, full())) == []
 
-    def test_one_who_moves_forward_in_front_is_told(self):
+    def test_a_job_that_moves_forward_in_front_is_announced(self):
         candidates = [waiting("a", minutes=1), waiting("b")]
         assert self.changed(candidates[1:], full(), self.facts(candidates, full())) == ["b"]
 
-    def test_far_behind_one_step_forward_is_told_to_those_who_pass_a_round_number(self):
+    def test_far_behind_one_step_forward_is_announced_to_those_who_pass_a_round_number(self):
         candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]
         announced = self.facts(candidates, full(1_000))
         moved = self.changed(candidates[1:], full(1_000), announced)
@@ -247,11 +247,11 @@ class TestChanges:
         ]
 
     @pytest.mark.parametrize(("minutes", "is_told"), [(40, False), (27, False), (26, True)])
-    def test_an_estimate_is_told_again_once_it_is_off_by_half(self, minutes, is_told):
+    def test_an_estimate_is_announced_again_once_it_is_off_by_half(self, minutes, is_told):
         announced = self.facts([waiting()], full(minutes=20))
         later = full(minutes=60 - minutes)
         assert bool(self.changed([waiting()], later, announced)) is is_told
 
-    def test_of_a_long_queue_the_front_is_told_first(self):
+    def test_of_a_long_queue_the_front_is_announced_first(self):
         candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]
         assert self.changed(candidates, full(), {}) == [each.job_id for each in candidates[:MAX_CHANGES]]

@@ -18,7 +18,7 @@ def test_every_fact_of_the_topic_has_its_state():
     assert STATE_AFTER[FIRST] == JobState.VALIDATING
 
 
-def test_every_move_of_the_table_can_be_told():
+def test_every_move_of_the_table_has_a_fact():
     for state, target in product(JobState, JobState):
         if TRANSITIONS.allows(state, target):
             for fact in facts_of(state):

@@ -3,14 +3,15 @@ from pydantic import ValidationError
 
 from schemas.base import BundleRef, StartFrom
 from schemas.gate import GateSpec
+from schemas.identity import config_hash
+from schemas.resolution import resolve_recipe
 from schemas.specification import (
     DpoSpec,
+    EarlyStoppingSpec,
     LoraSpec,
     Method,
     Recipe,
     canonical_sha256,
-    config_hash,
-    resolve_recipe,
 )
 from tests.builders import a_job_spec, a_sha
 
@@ -89,6 +90,48 @@ class TestContinuedPreTraining:
         assert config_hash(spec, a_sha("d")) == config_hash(named, a_sha("d"))
 
 
+VALIDATIONS = {
+    "eval_every_steps": 50,
+    "early_stopping": EarlyStoppingSpec(),
+    "load_best_model_at_end": True,
+}
+
+
+def test_what_follows_from_a_validation_loss_is_part_of_the_experiment_where_it_is_asked_for():
+    hashes = {
+        name: config_hash(a_job_spec(recipe=Recipe(**{name: value})), a_sha("d"))
+        for name, value in VALIDATIONS.items()
+    }
+    hashes["patience"] = config_hash(
+        a_job_spec(recipe=Recipe(early_stopping=EarlyStoppingSpec(patience=4))), a_sha("d")
+    )
+    assert len({config_hash(a_job_spec(), a_sha("d")), *hashes.values()}) == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_validations"),
+    [({}, False), *(({name: value}, True) for name, value in VALIDATIONS.items())],
+)
+def test_each_of_them_asks_for_validations_at_given_steps(fields, has_validations):
+    assert Recipe(**fields).has_validations is has_validations
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"eval_every_steps": 0},
+        {"eval_every_steps": 1_000_001},
+        {"early_stopping": {"patience": 0}},
+        {"early_stopping": {"min_delta": -0.1}},
+        {"early_stopping": {"threshold": 0.1}},
+        {"load_best_model_at_end": None},
+    ],
+)
+def test_validations_have_bounds(fields):
+    with pytest.raises(ValidationError):
+        Recipe.model_validate(fields)
+
+
 def test_a_schedule_is_part_of_the_experiment_and_the_former_one_changes_no_hash():
     hashes = {
         name: config_hash(a_job_spec(recipe=Recipe.model_validate(fields)), a_sha("d"))
@@ -145,6 +188,23 @@ class TestPreferences:
             assert (len(hashes) == 2) is is_other
 
 
+def test_a_base_of_4_bits_is_part_of_a_jobs_identity():
+    hashes = [
+        config_hash(a_job_spec(recipe=Recipe(method=Method.DPO, **fields)), a_sha("d"))
+        for fields in ({}, {"quantization": "nf4"})
+    ]
+    assert hashes[0] != hashes[1]
+
+
+def test_weights_left_to_a_recipe_beside_4_bits_are_an_adapters_where_the_method_trains_one():
+    kinds = {method: Recipe(method=method, quantization="nf4").kind for method in Method}
+    assert kinds == {method: "full" if method is Method.SFT else "adapter" for method in Method}
+    resolved = resolve_recipe(
+        Recipe(method=Method.CPT, quantization="nf4"), rows=10, windows=10, num_devices=1
+    )
+    assert resolved.learning_rate == 2e-4
+
+
 def spec_of(loss):
     return DpoSpec(loss=loss)
 
@@ -155,12 +215,36 @@ def test_alpha_is_twice_the_rank_unless_given():
     assert LoraSpec(rank=64, use_rslora=True).lora_alpha == LoraSpec(rank=8, use_rslora=True).lora_alpha == 16
 
 
+def test_how_a_job_is_sharded_is_part_of_its_identity_and_stage_2_is_what_none_means():
+    def hash_of(**sharding):
+        return config_hash(a_job_spec(recipe=Recipe(sharding=sharding)), a_sha("d"))
+
+    plain = config_hash(a_job_spec(recipe=Recipe()), a_sha("d"))
+    by_default, stage_2, stage_3, offloaded = (
+        hash_of(library="deepspeed", **fields)
+        for fields in ({}, {"stage": 2}, {"stage": 3}, {"stage": 2, "offload_optimizer": True})
+    )
+    assert hash_of(library="fsdp2") == plain
+    assert by_default == stage_2
+    assert len({plain, stage_2, stage_3, offloaded}) == 4
+
+
 def test_what_an_adapter_was_before_it_had_variants_changes_no_hash():
     plain, variant = (
         config_hash(a_job_spec(recipe=Recipe(lora=LoraSpec(use_rslora=value))), a_sha("d"))
         for value in (False, True)
     )
-    later = {"weights", "schedule", "decay_ratio", "optimizer", "dpo"}
+    later = {
+        "weights",
+        "quantization",
+        "schedule",
+        "decay_ratio",
+        "optimizer",
+        "sharding",
+        "dpo",
+        "micro_batch_size_auto",
+        *VALIDATIONS,
+    }
     fields = Recipe().model_dump(mode="json", exclude=later)
     fields["lora"] = {"rank": 32, "alpha": None, "dropout": 0.0, "target_modules": "all-linear"}
     identity = {"base_sha": a_job_spec().base_sha, "dataset_version": a_sha("d"), "recipe": fields}

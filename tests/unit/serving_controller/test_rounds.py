@@ -37,7 +37,7 @@ class Failing(ReconcileLoop):
         (KeyError("x"), "error", "round failed"),
     ],
 )
-def test_a_round_that_fails_waits_and_is_told(error, level, event):
+def test_a_round_that_fails_waits_and_is_logged(error, level, event):
     rounds, replica_set = Failing(error), a_replica_set()
     with capture_logs() as lines:
         asyncio.run(rounds._guarded(replica_set, ()))

@@ -63,7 +63,7 @@ class TestIdle:
         assert (type(fact), fact.digest, fact.generation) == (DeploymentIdle, ONE.digest, 3)
         assert decision.retired == (Retired(ONE, NOON + KEEP),)
 
-    def test_what_is_nowhere_is_not_told_again(self):
+    def test_what_is_nowhere_is_not_published_again(self):
         idle = a_ready_slot(ONE, addresses=())
         assert set_idle(idle) == SlotDecision(idle)
 
@@ -73,7 +73,7 @@ class TestIdle:
         assert (decision.slot.state, decision.slot.desired) == (SlotState.PENDING, TWO)
         assert types(decision) == [DeploymentIdle]
 
-    def test_it_is_told_to_be_ready_where_it_is_loaded_again(self):
+    def test_it_is_published_as_ready_where_it_is_loaded_again(self):
         decision = reconcile(a_ready_slot(ONE, addresses=()), {ONE.served_name: everywhere(HERE)})
         assert types(decision) == [DeploymentReady]
         assert decision.slot.route.addresses == {HERE}
@@ -124,7 +124,7 @@ class TestWithdrawal:
         (retired,) = decision.retired
         assert (retired.servable, retired.keep_until) == (ONE, NOON + KEEP)
 
-    def test_of_what_was_never_served_is_told_too(self):
+    def test_of_what_was_never_served_is_published_too(self):
         decision = on_withdrawn(a_pending_slot(ONE, generation=1), withdrawn(2))
         assert types(decision) == [DeploymentStopped]
         assert decision.retired == ()

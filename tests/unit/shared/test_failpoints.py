@@ -6,7 +6,11 @@ from shared.failpoints import FailpointHit, failpoint
 
 @pytest.fixture
 def arm(monkeypatch):
-    return lambda text: monkeypatch.setattr(failpoints, "_ARMED", failpoints._parse(text))
+    def arm(text):
+        armed = failpoints._parse(text)
+        monkeypatch.setattr(failpoints, "_armed", lambda: armed)
+
+    return arm
 
 
 def test_nothing_happens_where_none_is_armed(arm):

@@ -62,6 +62,6 @@ async def test_a_process_that_cannot_work_is_alive_and_says_when_to_ask_again():
     assert headers[b"retry-after"] == RETRY_AFTER["retry-after"].encode()
 
 
-async def test_another_path_is_told_which_there_are():
+async def test_another_path_is_answered_with_those_that_exist():
     status, body = await ask(Probe(ready=True), "/health")
     assert (status, body) == (404, {"error": "no route /health; there are /livez, /healthz and /metrics"})

@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+from pydantic import SecretStr
 
 from schemas.topics import JOB_EVENTS, NODE_EVENTS, PARKED_COMMANDS
 from shared.messaging.lag import (
@@ -11,9 +13,11 @@ from shared.messaging.lag import (
     STALLED_AFTER_SECONDS,
     UNSEEN_SECONDS,
     Contact,
+    Lag,
     Progress,
     differences,
 )
+from shared.settings import ServiceSettings
 
 PARTITION, OTHER = TopicPartition("job.events", 0), TopicPartition("job.events", 1)
 LATE = STALLED_AFTER_SECONDS + 5
@@ -113,3 +117,33 @@ class TestContact:
     def test_is_none_before_the_first_answer_and_during_an_outage(self):
         assert self.answered().since(self.at(7)) == self.at(7)
         assert self.answered(0).since(self.at(16)) == self.at(16)
+
+
+class TestAClientThatCannotStart:
+    """It kept what it had opened: a soak found its complaint in a log."""
+
+    class Unreachable:
+        def __init__(self, **_: object) -> None:
+            self.is_closed = False
+            clients.append(self)
+
+        async def start(self) -> None:
+            raise KafkaConnectionError("no broker")
+
+        async def stop(self) -> None:
+            self.is_closed = True
+
+    async def test_is_closed(self):
+        settings = ServiceSettings(
+            kafka_bootstrap="127.0.0.1:1",
+            kafka_username="tracker",
+            kafka_password=SecretStr("secret"),
+            postgres_dsn=SecretStr("postgresql://"),
+            http_port=1,
+        )
+        with pytest.raises(KafkaConnectionError):
+            await Lag(settings, group="tracker")._started(self.Unreachable, self.Unreachable.stop)
+        assert [client.is_closed for client in clients] == [True]
+
+
+clients: list[TestAClientThatCannotStart.Unreachable] = []

@@ -19,7 +19,7 @@ from shared.messaging.kafka_health import ClientUnresponsive
         (KeyError("a fault of ours"), "loop failed", "error"),
     ],
 )
-async def test_what_is_away_is_waited_for_and_what_is_wrong_is_told(error, event, level):
+async def test_what_is_away_is_waited_for_and_what_is_wrong_is_raised(error, event, level):
     rounds = []
     done = asyncio.Event()
 

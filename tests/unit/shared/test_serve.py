@@ -85,7 +85,7 @@ server.serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=PORT), on_sto
 
 
 @pytest.mark.parametrize(("path", "ends_whole"), [("/until-stop", True), ("/for-ever", False)])
-def test_a_process_that_is_told_to_stop_does_so_with_streams_open(tmp_path, path, ends_whole):
+def test_a_process_that_is_asked_to_stop_does_so_with_streams_open(tmp_path, path, ends_whole):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     argv = [sys.executable, "-c", PROGRAM.replace("PORT", str(port))]

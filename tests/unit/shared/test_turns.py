@@ -1,29 +1,33 @@
 """What the client takes from a partition is handed over, and every partition has its turn."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.consumer.consumer import AIOKafkaConsumer
 from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
 from aiokafka.structs import TopicPartition
+from pydantic import SecretStr
 
 from shared.messaging.batches import Batches
 from shared.messaging.reader import _by_time
-from shared.messaging.turns import Turns
+from shared.messaging.turns import DAY_SECONDS, PAUSE_SECONDS, TenantLimit, Turns
 from shared.record import Record
+from shared.service import Service
+from shared.settings import ServiceSettings
 from tests.unit.shared.record_batches import a_batch
 
 GOOD, BAD, OTHER = (TopicPartition(f"tenant.{name}.commands", 0) for name in ("good", "bad", "other"))
+OURS = TopicPartition("job.events", 0)
 
 
 class Position:
     """aiokafka's, of one partition."""
 
-    paused = False
-
     def __init__(self) -> None:
         self.position = 0
+        self.paused = False
 
     def consumed_to(self, position: int) -> None:
         self.position = position
@@ -75,6 +79,15 @@ class Log:
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self.positions)
+
+    def paused(self) -> set[TopicPartition]:
+        return {partition for partition, position in self.positions.items() if position.paused}
+
+    def pause(self, partition: TopicPartition) -> None:
+        self.positions[partition].paused = True
+
+    def resume(self, partition: TopicPartition) -> None:
+        self.positions[partition].paused = False
 
     async def getmany(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> Any:
         self.refetch()
@@ -149,3 +162,111 @@ async def test_a_partition_that_is_lost_between_turns_is_not_asked_for():
     log._fetcher._records.pop(lost, None)
     taken = values(await turns.take(wait_ms=0, max_records=100))
     assert lost.topic not in {topic for topic, _ in taken}
+
+
+class Clock:
+    """Seconds, which pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class TestATenantThatSendsMoreThanIsReadInADay:
+    """Of 8,640 a day one is read in ten seconds."""
+
+    A_DAY = 8_640
+
+    @staticmethod
+    async def offsets(turns: Turns, partition: TopicPartition) -> list[int]:
+        taken = values(await turns.take(wait_ms=1, max_records=100))
+        return [offset for topic, offset in taken if topic == partition.topic]
+
+    async def test_is_read_no_further_while_others_are(self):
+        log = Log({each: a_batch([{}] * 10_000) for each in (BAD, GOOD, OURS)})
+        turns = Turns(log, limit=TenantLimit(self.A_DAY, clock=Clock()))
+        read = {BAD: 0, OURS: 0}
+        while log.positions[OURS].position < 10_000:
+            taken = values(await turns.take(wait_ms=1, max_records=100))
+            assert taken, "a topic of ours has more"
+            for each in read:
+                read[each] += len([topic for topic, _ in taken if topic == each.topic])
+        assert self.A_DAY <= read[BAD] < self.A_DAY + 100
+        assert read[OURS] == 10_000
+
+    async def test_has_one_limit_for_all_partitions_of_its_topic(self):
+        both = [TopicPartition(BAD.topic, number) for number in range(2)]
+        log = Log({each: a_batch([{}] * 10_000) for each in both})
+        limit = TenantLimit(self.A_DAY, clock=Clock())
+        turns, taken = Turns(log, limit=limit), 0
+        while more := await turns.take(wait_ms=1, max_records=100):
+            taken += len(more)
+        assert self.A_DAY <= taken < self.A_DAY + 100
+        assert limit.paused == set(both)
+
+    async def test_is_read_on_without_a_gap_as_time_passes(self):
+        log, clock = Log({BAD: a_batch([{}] * 10_000)}), Clock()
+        turns = Turns(log, limit=TenantLimit(self.A_DAY, clock=clock))
+        taken: list[int] = []
+        while more := await self.offsets(turns, BAD):
+            taken += more
+        clock.seconds += 100 * DAY_SECONDS / self.A_DAY
+        taken += await self.offsets(turns, BAD)
+        assert taken == list(range(len(taken)))
+        assert len(taken) >= self.A_DAY + 100
+
+    async def test_rests_for_a_while_before_it_is_read_on(self):
+        log, clock = Log({BAD: a_batch([{}] * 10_000)}), Clock()
+        limit = TenantLimit(self.A_DAY, clock=clock)
+        turns = Turns(log, limit=limit)
+        while await self.offsets(turns, BAD):
+            pass
+        assert limit.paused == log.paused() == {BAD}
+        clock.seconds += (log.positions[BAD].position - self.A_DAY) * DAY_SECONDS / self.A_DAY
+        clock.seconds += PAUSE_SECONDS - 1
+        assert await self.offsets(turns, BAD) == []
+        clock.seconds += 1
+        assert await self.offsets(turns, BAD) != []
+        assert limit.paused == set()
+
+    async def test_is_paused_again_by_who_gets_its_partition_back(self):
+        log = Log({BAD: a_batch([{}] * 10_000)})
+        turns = Turns(log, limit=TenantLimit(self.A_DAY, clock=Clock()))
+        while await self.offsets(turns, BAD):
+            pass
+        log.resume(BAD)  # as the client's state of a new assignment
+        assert await self.offsets(turns, BAD) == []
+        assert log.paused() == {BAD}
+
+    async def test_saves_what_it_does_not_use_for_a_day_at_most(self):
+        log, clock = Log({BAD: a_batch([{}] * 10_000)}), Clock()
+        turns = Turns(log, limit=TenantLimit(self.A_DAY, clock=clock))
+        await self.offsets(turns, BAD)
+        clock.seconds += 100 * DAY_SECONDS
+        taken = 0
+        while more := await self.offsets(turns, BAD):
+            taken += len(more)
+        assert self.A_DAY <= taken < self.A_DAY + 100
+
+
+async def test_a_service_reads_a_tenants_topic_as_far_as_its_setting_says(monkeypatch: pytest.MonkeyPatch):
+    settings = ServiceSettings(
+        kafka_bootstrap="127.0.0.1:1",
+        kafka_username="gateway",
+        kafka_password=SecretStr("secret"),
+        postgres_dsn=SecretStr("postgresql://"),
+        http_port=1,
+        tenant_records_per_day=12_345,
+    )
+    reading = Service("gateway", settings)
+    log = Log({BAD: a_batch([{}])})
+    reading._subscriber = SimpleNamespace(consumer=log)
+
+    async def stop(*_: object) -> None:
+        reading._stopping = True
+
+    monkeypatch.setattr(reading, "_consume_all", stop)
+    await reading._consume()
+    assert reading._tenants_limit._left[BAD.topic][0] == 12_345 - 1

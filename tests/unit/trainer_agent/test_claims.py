@@ -50,7 +50,7 @@ class TestWhoseClaimCounts:
         assert on_started(attempt, started()).dropped
         assert on_stopped(attempt, stopped()).dropped
 
-    def test_nodes_that_are_gone_before_they_were_told_of_are_known_from_their_release(self):
+    def test_nodes_that_are_gone_before_they_were_reported_are_known_from_their_release(self):
         attempt = decide.on_nodes_released(replace(an_attempt(), nodes=None), released(0)).attempt
         assert attempt.nodes == ("node-0",)
         assert decide.on_nodes_released(an_attempt(), released()).attempt.nodes == ("node-0", "node-1")

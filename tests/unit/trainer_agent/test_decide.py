@@ -6,8 +6,8 @@ from itertools import permutations
 import pytest
 
 from schemas.artifacts import ResumeCertificate
-from schemas.base import FailureClass
-from schemas.job import StopReason
+from schemas.base import BestBundle, FailureClass, StartFrom
+from schemas.job import JobStage, StopReason
 from schemas.training import (
     BundleKind,
     CheckpointWritten,
@@ -70,6 +70,13 @@ class TestGangBarrier:
         schedule = a_schedule(nodes=1)
         assert (start.recipe, start.resume, start.dataset) == (schedule.spec.recipe, None, schedule.dataset)
         assert (start.nodes, start.devices_per_node, start.attempt) == (1, 1, 1)
+
+    def test_a_later_stage_starts_from_the_one_before_and_counts_on(self):
+        start = StartFrom(name="stage 1", job_id="ftjob-1", bundle=a_bundle())
+        stage = JobStage(number=2, num_stages=2, first_attempt=2, steps_before=7, start=start)
+        order = a_schedule(nodes=1).model_copy(update={"stage": stage})
+        directive = only(on_started(an_attempt(nodes=1, order=order), started()), StartTraining)
+        assert (directive.start_from, directive.steps_before) == (start, 7)
 
     def test_a_runner_that_starts_again_before_the_barrier_replaces_itself(self):
         attempt = on_started(an_attempt(), started(0)).attempt
@@ -181,6 +188,11 @@ class TestClaims:
         assert decision.attempt == attempt
         assert decision.dropped
 
+    def test_a_bundle_names_the_best_one(self):
+        best = BestBundle(bundle=a_bundle(), valid_loss=1.5)
+        decision = decide.on_bundle_uploaded(in_training(), uploaded(best=best), newest=1)
+        assert only(decision, CheckpointWritten).best == best
+
     def test_a_bundle_of_another_attempt_is_dropped(self):
         claim = uploaded(bundle=a_bundle(attempt=3))
         assert decide.on_bundle_uploaded(in_training(), claim, newest=1).dropped
@@ -191,6 +203,11 @@ class TestEndOfAnAttempt:
         decision = on_stopped(in_training(), stopped(outcome="completed", bundle=a_bundle()))
         assert types(decision) == [TrainingCompleted]
         assert decision.attempt.state is AttemptState.CLOSED
+
+    def test_runner_0_says_why_it_completed_early(self):
+        claim = stopped(outcome="completed", bundle=a_bundle(), message="ended early at step 7 of 40")
+        [fact] = on_stopped(in_training(), claim).messages
+        assert (fact.message, fact.last_step) == (claim.message, 7)
 
     def test_runner_0_completed_without_a_bundle_is_our_fault(self):
         decision = on_stopped(in_training(), stopped(outcome="completed"))
@@ -220,7 +237,7 @@ class TestEndOfAnAttempt:
         node_id = attempt.runner(node_index).node_id
         assert (failed.node_id, failed.message) == (node_id, f"node {node_id}: no device")
 
-    def test_a_failure_is_told_once(self):
+    def test_a_failure_is_reported_once(self):
         decision = on_stopped(
             in_training(failure=FailureClass.INFRA), stopped(outcome="failed", failure_class=FailureClass.OOM)
         )

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from schemas import layout
-from schemas.artifacts import FileEntry
+from schemas.artifacts import BundleManifest, FileEntry
 from schemas.base import BundleRef
 from schemas.specification import Recipe
-from services.trainer_agent.protocol import BundleKind, Saved, TrainingOrder
+from services.trainer_agent.protocol import Best, BundleKind, Saved, TrainingOrder
 from services.trainer_agent.runner import bundles
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from shared.storage.objects import ObjectHead
@@ -57,7 +57,9 @@ def uploader(objects, reports, tmp_path):
     return an_uploader(objects, reports, tmp_path)
 
 
-def an_uploader(objects, reports, tmp_path, *, node_index: int = 0) -> Uploader:
+def an_uploader(
+    objects, reports, tmp_path, *, node_index: int = 0, best: BundleRef | None = None
+) -> Uploader:
     order = TrainingOrder(
         job_id="ftjob-1",
         attempt=2,
@@ -70,17 +72,26 @@ def an_uploader(objects, reports, tmp_path, *, node_index: int = 0) -> Uploader:
         nodes=2,
     )
     runner_identity = Identity("ftjob-1", "acme", 2, node_index)
-    return Uploader(objects, order, runner_identity, resume=RESUME, report=reports.append)
+    return Uploader(objects, order, runner_identity, resume=RESUME, best=best, report=reports.append)
 
 
-def saved(tmp_path: Path, step: int, kind: BundleKind = BundleKind.PERIODIC, *, others: int = 0) -> Saved:
-    """A bundle of one part of this node, and of so many parts of another node."""
+def saved(
+    tmp_path: Path,
+    step: int,
+    kind: BundleKind = BundleKind.PERIODIC,
+    *,
+    others: int = 0,
+    best: int | None = None,
+) -> Saved:
+    """A bundle of one part of this node, and of so many parts of another node. `best`: the step that it names."""
     directory = tmp_path / "bundles" / str(step)
     directory.mkdir(parents=True, exist_ok=True)
     mine = an_entry(f"rank-0-of-{step}")
     (directory / mine.path).write_bytes(content_of(mine.path))
     theirs = tuple(an_entry(f"other-{index}-of-{step}") for index in range(others))
-    return Saved(step=step, bundle=kind, directory=directory, parts=(mine,), all_parts=(mine, *theirs))
+    named = None if best is None else Best(step=best, valid_loss=best / 10)
+    parts = {"parts": (mine,), "all_parts": (mine, *theirs)}
+    return Saved(step=step, bundle=kind, directory=directory, best=named, **parts)
 
 
 def content_of(path: str) -> bytes:
@@ -212,3 +223,87 @@ async def test_stored_bundles_free_the_disk_but_for_the_newest(uploader, tmp_pat
         uploader.offer(saved(tmp_path, step))
         await uploader.finish()
     assert [folder.name for folder in (tmp_path / "bundles").iterdir()] == ["6"]
+
+
+def manifest_of(objects, step: int) -> BundleManifest:
+    return BundleManifest.model_validate_json(objects.objects[layout.checkpoint("ftjob-1", 2, step)])
+
+
+class TestBest:
+    async def test_is_named_by_its_own_bundle_and_by_later_ones(self, uploader, objects, reports, tmp_path):
+        for step in (5, 6):
+            uploader.offer(saved(tmp_path, step, best=5))
+            await uploader.finish()
+        assert [report.best.bundle for report in reports] == [reports[0].bundle] * 2
+        assert [report.best.valid_loss for report in reports] == [0.5, 0.5]
+        assert [manifest_of(objects, step).best for step in (5, 6)] == [None, reports[0].bundle]
+
+    @pytest.mark.parametrize("kind", list(BundleKind))
+    async def test_superseded_in_the_queue_it_is_stored_before_what_names_it(
+        self, uploader, objects, reports, tmp_path, kind
+    ):
+        """Whoever resumes from the later one has the best one too, whatever is killed when."""
+        objects.open.clear()
+        uploader.offer(saved(tmp_path, 5))
+        uploader.offer(saved(tmp_path, 6, best=6))
+        uploader.offer(saved(tmp_path, 7, kind, best=6))
+        objects.open.set()
+        await uploader.finish()
+        assert steps(reports)[-2:] == [6, 7]
+        assert reports[-1].best.bundle == reports[-2].bundle
+        assert uploader.last == (None if kind is BundleKind.PERIODIC else reports[-1].bundle)
+
+    async def test_one_that_a_better_one_superseded_is_not_stored(self, uploader, objects, reports, tmp_path):
+        objects.open.clear()
+        for step, best in ((5, 5), (6, 6), (7, 6), (8, 8), (9, 8)):
+            uploader.offer(saved(tmp_path, step, best=best))
+        objects.open.set()
+        await uploader.finish()
+        assert steps(reports) == [5, 8, 9]
+
+    async def test_where_it_cannot_be_stored_nothing_that_names_it_is(
+        self, uploader, objects, reports, tmp_path
+    ):
+        best = saved(tmp_path, 5, best=5)
+        part = best.directory / best.parts[0].path
+        part.write_bytes(b"other")
+        uploader.offer(best)
+        uploader.offer(saved(tmp_path, 6, best=5))
+        await uploader.finish()
+        assert reports == []
+        part.write_bytes(content_of(best.parts[0].path))
+        uploader.offer(saved(tmp_path, 7, BundleKind.FINAL, best=5))
+        await uploader.finish()
+        assert steps(reports) == [5, 7]
+        assert uploader.last == reports[-1].bundle
+
+    async def test_of_an_earlier_attempt_is_named_as_the_bundle_that_was_resumed_from_does(
+        self, objects, reports, tmp_path
+    ):
+        earlier = BundleRef(attempt=1, step=2, manifest_sha256=SHA, job_id="ftjob-0")
+        uploader = an_uploader(objects, reports, tmp_path, best=earlier)
+        for step, best in ((5, 2), (6, 4), (7, 7)):
+            uploader.offer(saved(tmp_path, step, best=best))
+            await uploader.finish()
+        assert [report.best.bundle for report in reports] == [earlier, RESUME, reports[2].bundle]
+
+    async def test_another_node_stores_its_parts_of_it_once(self, objects, reports, tmp_path):
+        uploader = an_uploader(objects, reports, tmp_path, node_index=1)
+        objects.open.clear()
+        for step in (5, 6, 7):
+            uploader.offer(saved(tmp_path, step, best=6 if step > 5 else None))
+        objects.open.set()
+        await uploader.finish()
+        uploader.offer(saved(tmp_path, 8, best=6))
+        await uploader.finish()
+        assert objects.waiting == 4
+        assert reports == []
+
+    async def test_a_last_bundle_of_the_step_that_was_resumed_from_is_stored_again(
+        self, uploader, reports, tmp_path
+    ):
+        """It was written before that step was validated."""
+        uploader.offer(saved(tmp_path, RESUME.step, BundleKind.FINAL, best=RESUME.step))
+        await uploader.finish()
+        assert steps(reports) == [RESUME.step]
+        assert uploader.last == reports[0].bundle == reports[0].best.bundle != RESUME

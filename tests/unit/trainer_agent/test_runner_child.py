@@ -5,7 +5,7 @@ import pytest
 from schemas.base import DatasetRef
 from schemas.specification import Recipe
 from schemas.training import Member, StartTraining
-from services.trainer_agent.runner.child import environment_of, mark
+from services.trainer_agent.runner.child import argv_of, environment_of, mark
 from services.trainer_agent.runner.settings import Settings
 from tests.builders import a_sha
 from tests.unit.shared.environments import NEEDED, SECRETS
@@ -70,3 +70,17 @@ def test_it_holds_what_programs_need(environment):
 
 def test_it_finds_no_model_on_the_network(environment):
     assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "launcher"),
+    [
+        (1, 1, "services.trainer_agent.training.main"),
+        (1, 2, "torch.distributed.run"),
+        (2, 1, "torch.distributed.run"),
+    ],
+)
+def test_only_processes_that_meet_others_start_through_torchrun(environment, nodes, devices, launcher):
+    start = START.model_copy(update={"nodes": nodes, "devices_per_node": devices})
+    argv = argv_of(Settings(), start)
+    assert (argv[2], argv[-1]) == (launcher, "work")

@@ -8,7 +8,7 @@ import pytest
 from schemas.base import BundleRef, DatasetRef, FailureClass
 from schemas.job import StopReason
 from schemas.specification import Recipe
-from schemas.training import Member, StartTraining, StopTraining
+from schemas.training import BundleMetrics, Member, StartTraining, StopTraining
 from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
@@ -18,6 +18,7 @@ from services.trainer_agent.protocol import (
     Saved,
     Started,
     Stepped,
+    Validated,
 )
 from services.trainer_agent.runner.decide import (
     DRIFT,
@@ -195,6 +196,11 @@ class TestProgress:
         assert self.progress(STARTED, a_step(8)).section(stopping=True) is Section.SAVE
         assert self.progress(STARTED, a_step(9)).section(stopping=False) is Section.SAVE
 
+    @pytest.mark.parametrize(("is_last", "section"), [(False, Section.STEP), (True, Section.SAVE)])
+    def test_is_saving_after_the_validation_that_ends_it_early(self, is_last, section):
+        validated = Validated(step=6, metrics=BundleMetrics(), is_last=is_last)
+        assert self.progress(STARTED, a_step(6), validated).section(stopping=False) is section
+
     @pytest.mark.parametrize(
         ("reports", "stopping", "limit"),
         [((STARTED,), False, 60), ((STARTED, a_step(5)), False, 10), ((STARTED, a_step(5)), True, 30)],
@@ -308,7 +314,7 @@ class TestConclude:
             (
                 ChildEnd(None, 1, (1, 143)),
                 FailureClass.INTERNAL,
-                "the training child exited with code 1 and no last report; its log tells more",
+                "the training child exited with code 1 and no last report; its log says more",
             ),
             (
                 ChildEnd(None, 1),
@@ -318,7 +324,7 @@ class TestConclude:
             (
                 ChildEnd(None, 0, (0,)),
                 FailureClass.INTERNAL,
-                "the training child exited with code 0 and no last report; its log tells more",
+                "the training child exited with code 0 and no last report; its log says more",
             ),
             (
                 ChildEnd(None, 1, (137,), oom_kills=1),

@@ -11,7 +11,12 @@ from schemas.artifacts import DatasetCounts, DatasetManifest, FileEntry, Referen
 from schemas.base import DeviceKind
 from schemas.specification import DatasetFormat, DpoSpec, Method, Recipe
 from services.trainer_agent.protocol import ReferenceComputed, TrainingOrder
-from services.trainer_agent.runner.features import ReferenceUploader, fetch_reference, reference_key
+from services.trainer_agent.runner.features import (
+    ReferenceUploader,
+    fetch_reference,
+    needs_start,
+    reference_key,
+)
 from shared.storage.testing import FakeObjectStore
 
 SHA = "a" * 64
@@ -136,6 +141,7 @@ def test_each_thing_that_the_numbers_follow_from_has_its_own_key(tmp_path):
         an_order(tmp_path / "4", DPO.model_copy(update={"weights": "full"})),
         an_order(tmp_path / "5", DPO.model_copy(update={"precision": "bfloat16"})),
         an_order(tmp_path / "6", device=DeviceKind.CPU),
+        an_order(tmp_path / "9", DPO.model_copy(update={"quantization": "nf4"})),
     ]
     assert len({reference_key(order) for order in orders}) == len(orders)
     same = [
@@ -143,3 +149,19 @@ def test_each_thing_that_the_numbers_follow_from_has_its_own_key(tmp_path):
         an_order(tmp_path / "8", DPO.model_copy(update={"seed": 3, "num_epochs": 2}), nodes=2),
     ]
     assert {reference_key(order) for order in same} == {reference_key(orders[0])}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "is_resumed", "has_reference", "expected"),
+    [
+        (DPO, False, True, True),
+        (DPO, True, False, True),
+        (DPO, True, True, False),
+        (DPO.model_copy(update={"quantization": "nf4"}), True, True, True),
+        (Recipe(method=Method.QLORA), True, False, False),
+    ],
+)
+def test_the_weights_at_the_start_are_fetched_where_something_is_still_compared_with_them(
+    recipe, is_resumed, has_reference, expected
+):
+    assert needs_start(recipe, is_resumed=is_resumed, has_reference=has_reference) is expected

@@ -29,7 +29,7 @@ def test_is_empty_at_first(path):
     assert (journal.listening_from, journal.has_started_child, journal.reports) == (None, False, [])
 
 
-def test_keeps_what_it_was_told(path):
+def test_keeps_its_orders(path):
     journal = Journal(path)
     for entry in (Listening(offset=7), a_report("one"), a_report("two"), ChildStarted()):
         journal.add(entry)

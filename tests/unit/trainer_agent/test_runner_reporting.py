@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemas.training import RunnerHeartbeat, StepMetrics
+from schemas.training import RunnerHeartbeat, StepMetrics, StepValidated
 from services.trainer_agent.runner import metrics, reporting
 from services.trainer_agent.runner.channel import NotAcknowledged
 from services.trainer_agent.runner.metrics import MetricsBatch
@@ -118,6 +118,49 @@ class TestSteps:
         channel.is_away = False
         await batch.send()
         assert [step.step for message in channel.sent for step in message.steps] == [3, 4]
+
+
+class TestValidations:
+    """Each is told with its step or after it, so that whoever keeps steps knows that one."""
+
+    def batch(self, channel: Channel, *validated: int) -> MetricsBatch:
+        batch = MetricsBatch(channel, job_id="job", tenant="t", attempt=1)
+        for number in validated:
+            batch.add_validation(StepValidated(step=number, metrics={"valid_loss": 1.0}))
+        return batch
+
+    def recorded(self, channel: Channel) -> list[tuple[list[int], list[int]]]:
+        return [
+            ([step.step for step in message.steps], [each.step for each in message.validations])
+            for message in channel.sent
+        ]
+
+    async def test_of_many_steps_go_with_the_batch_of_theirs(self, monkeypatch):
+        monkeypatch.setattr(metrics, "MAX_STEPS", 2)
+        channel = Channel()
+        channel.is_away = False
+        batch = self.batch(channel, 2, 3, 5)
+        for number in range(1, 6):
+            batch.add(a_step(number))
+        await batch.send()
+        assert self.recorded(channel) == [([1, 2], [2]), ([3, 4], [3]), ([5], [5])]
+
+    async def test_after_their_steps_are_sent_alone_and_in_bounded_batches(self, monkeypatch):
+        monkeypatch.setattr(metrics, "MAX_STEPS", 2)
+        channel = Channel()
+        channel.is_away = False
+        await self.batch(channel, 1, 2, 3).send()
+        assert self.recorded(channel) == [([], [1, 2]), ([], [3])]
+
+    async def test_of_an_outage_are_sent_after_it(self):
+        channel = Channel()
+        batch = self.batch(channel, 1)
+        batch.add(a_step(1))
+        await batch.send()
+        batch.add_validation(StepValidated(step=2, metrics={}))
+        channel.is_away = False
+        await batch.send()
+        assert self.recorded(channel) == [([1], [1, 2])]
 
 
 async def test_no_more_than_three_heartbeats_are_under_way():

@@ -122,7 +122,7 @@ class TestTheDay:
             ("{{ strftime_now('%Y-%m-%d %H:%M') }}", "2024-07-26 00:00"),
         ],
     )
-    def test_a_template_is_told_the_same_one_for_ever(self, text: str, expected: str) -> None:
+    def test_a_template_gets_the_same_one_for_ever(self, text: str, expected: str) -> None:
         given = conversation(say("user", "a"), say("assistant", "b"))
         assert renderer(text).render(given, add_generation_prompt=True).text == expected
 

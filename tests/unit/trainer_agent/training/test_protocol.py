@@ -2,16 +2,24 @@ from pathlib import Path
 
 import pytest
 
+from schemas.artifacts import ResumeCertificate
 from schemas.base import FailureClass
 from schemas.specification import Method, Recipe
+from schemas.training import BundleMetrics
 from services.trainer_agent.protocol import (
+    Best,
     BundleKind,
     Ended,
     Outcome,
+    Progressed,
+    ResumeChecked,
     Saved,
+    Started,
     Stepped,
     TrainingOrder,
+    Validated,
     bundle_manifest,
+    counted_after,
     parse_reports,
 )
 
@@ -61,6 +69,32 @@ class TestParseReports:
     def test_refuses_a_whole_line_that_is_no_report(self):
         with pytest.raises(ValueError, match="kind"):
             parse_reports(b'{"kind":"gossip"}\n')
+
+
+class TestCountedAfter:
+    """A child counts the steps of its stage, everybody else those of the job."""
+
+    def test_each_step_is_counted_with_those_of_the_stages_before(self):
+        saved = Saved(
+            step=5,
+            bundle=BundleKind.FINAL,
+            directory=Path("bundles/5"),
+            parts=(),
+            best=Best(step=3, valid_loss=1.0),
+        )
+        started = Started(num_steps=8, start_step=2, world_size=1)
+        measured = Validated(step=5, metrics=BundleMetrics(), is_last=False)
+        reports = [counted_after(each, 100) for each in (started, STEPPED, measured, saved, ENDED)]
+        steps = (reports[0].start_step, reports[0].num_steps, *(each.step for each in reports[1:4]))
+        assert (*steps, reports[4].last_step) == (102, 108, 101, 105, 105, 101)
+        assert (reports[3].best.step, reports[3].directory) == (103, saved.directory)
+
+    def test_so_is_the_place_of_a_certificate(self):
+        certificate = ResumeCertificate(exact=True, step=2, reason="equal")
+        assert counted_after(ResumeChecked(certificate=certificate), 100).certificate.step == 102
+
+    def test_what_has_no_step_stays(self):
+        assert counted_after(Progressed(done=1, total=2), 100) == Progressed(done=1, total=2)
 
 
 def test_an_order_survives_its_file():
