@@ -8,7 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
-# In this order: one core begins with what `tests/conftest.py` runs one by one, the other with what fails soonest.
+# In this order: two of the processes begin with what `tests/conftest.py` runs one by one, the third with what fails soonest.
+# Three of them on two cores: much of what runs one by one waits for other processes.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
 	tests/training tests/scoring tests/demo tests/integration
 # The tests of the rows of docs/proof/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
@@ -26,9 +27,10 @@ FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
 FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
 # Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
-TEST = $(if $(T),$(BIN)/pytest $(T),$(BIN)/pytest --numprocesses 2 --no-loadscope-reorder $(DURATIONS) $(TESTS))
+# Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
+TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak mutants check night lint types imports schemas reference lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,14 +76,16 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
+gpu: $(VENV)/.installed ## on a machine with an NVIDIA GPU: the trainer's tests on it, then models of 1B and 8B; CASES='"8b lora default"'
+	@$(BIN)/pytest -q -m gpu tests/training
+	@$(BIN)/python -m bench.training.gpu $(CASES)
+
 mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part
 	@$(BIN)/mutmut run $(if $(T),'$(T)')
 	@$(BIN)/python -m bench.mutants
 
-check: setup lint types imports ## everything that CI runs, cheapest first
-	@$(BIN)/python -m deploy.handled --check
-	@$(BIN)/python -m schemas.generate --check
-	@$(BIN)/python -m deploy.reference --check
+check: setup ## everything that CI runs, cheapest first
+	@$(MAKE) --no-print-directory --jobs 2 lint types imports generated
 	@$(TEST)
 
 night: export CHAOS_SCALE := night
@@ -96,6 +100,11 @@ types: $(VENV)/.installed
 
 imports: $(VENV)/.installed
 	@$(BIN)/lint-imports --no-cache
+
+generated: $(VENV)/.installed
+	@$(BIN)/python -m deploy.handled --check
+	@$(BIN)/python -m schemas.generate --check
+	@$(BIN)/python -m deploy.reference --check
 
 schemas: $(VENV)/.installed ## regenerate what services handle, JSON Schema, Avro, AsyncAPI and missing samples
 	@$(BIN)/python -m deploy.handled
