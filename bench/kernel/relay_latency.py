@@ -43,7 +43,7 @@ async def main(seconds: int, num_rounds: int, rates: list[int]) -> None:
         for number in range(num_rounds):
             for side in ("off", "on"):
                 written, _ = await one_round(stack, conn, side, rate=0, seconds=seconds)
-                writers[side].append(written / (WARM_UP_SECONDS + seconds))
+                writers[side].append(written / seconds)
             text = ", ".join(f"relay {side} {values[-1]:,.0f}/s" for side, values in writers.items())
             progress(f"round {number + 1}/{num_rounds} writers: {text}")
             for rate in rates:
