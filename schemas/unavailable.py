@@ -32,6 +32,14 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         _SHORTER,
     ),
     "expert parallelism": (("expert_parallel", "expert_parallel_size", "ep_size"), _SHARDED),
+    "building a model in slices with deepspeed": (
+        ("zero_init", "zero3_init_flag", "zero3_init"),
+        "recipe.sharding.library fsdp2, whose processes read their own rows of a base model alone",
+    ),
+    "keeping deepspeed's weights in the host's memory": (
+        ("offload_param", "offload_params", "offload_param_device", "fsdp_offload_params", "cpu_offload"),
+        "recipe.sharding.library fsdp2 with offload_optimizer true, which keeps weights, gradients and moments there",
+    ),
 }
 UNAVAILABLE: Mapping[str, tuple[str, str]] = {
     name: (what, nearest) for what, (names, nearest) in _WORDS.items() for name in names

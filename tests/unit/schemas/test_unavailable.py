@@ -22,6 +22,11 @@ def refusal(retune: dict) -> dict:
         ({"recipe": {"tensor_parallel_size": 2}}, "retune.recipe.tensor_parallel_size"),
         ({"recipe": {"pipeline_parallel_size": 4}}, "retune.recipe.pipeline_parallel_size"),
         ({"recipe": {"sharding": {"tensor_parallel": 2}}}, "retune.recipe.sharding.tensor_parallel"),
+        (
+            {"recipe": {"sharding": {"library": "deepspeed", "zero_init": True}}},
+            "retune.recipe.sharding.zero_init",
+        ),
+        ({"recipe": {"sharding": {"offload_param": True}}}, "retune.recipe.sharding.offload_param"),
         ({"resources": {"tp_size": 8}}, "retune.resources.tp_size"),
         ({"expert_parallel_size": 2}, "retune.expert_parallel_size"),
         (
