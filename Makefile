@@ -76,8 +76,8 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
-gpu: $(VENV)/.installed ## on a machine with an NVIDIA GPU: the trainer's tests on it, then models of 1B and 8B; CASES='"8b lora default"'
-	@$(BIN)/pytest -q -m gpu tests/training
+gpu: $(VENV)/.installed ## on a machine with an NVIDIA GPU: the tests of training and scoring on it, then models of 1B and 8B; CASES='"8b lora default"'
+	@$(BIN)/pytest -q -m gpu tests/training tests/scoring
 	@$(BIN)/python -m bench.training.gpu $(CASES)
 
 mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part

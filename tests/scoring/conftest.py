@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.devices import device, pytest_generate_tests
 from tests.scoring.tiny import TEXT, WORDS, ask, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
+
+__all__ = ["device", "pytest_generate_tests"]
 
 
 def pytest_collection_modifyitems(items):

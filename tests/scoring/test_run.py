@@ -19,6 +19,8 @@ from services.evaluator.scoring.reports import PartProgressed
 from services.evaluator.scoring.run import run
 from tests.scoring.tiny import TEXT, WORDS, ask, question, train_adapter
 
+pytestmark = pytest.mark.any_device
+
 BOTH = (Side.BASE, Side.CANDIDATE)
 
 
@@ -39,7 +41,7 @@ def files(rows):
 
 
 @pytest.fixture
-def order_of(base_path, template_sha256, files):
+def order_of(base_path, template_sha256, files, device):
     def order(path, *, kind="adapter", rank=8, parts=None, **changes) -> WorkOrder:
         every = (
             BenchmarkPart(name="benchmark:choices", path=str(files["choices"]), sides=BOTH,
@@ -54,7 +56,7 @@ def order_of(base_path, template_sha256, files):
             "candidate": Candidate(kind=kind, path=str(path), rank=rank),
             "parts": tuple(part for part in every if parts is None or part.name in parts),
             "max_new_tokens": 12,
-            "device": "cpu",
+            "device": str(device),
         }
         return WorkOrder(**(settings | changes))
 

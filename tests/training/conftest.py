@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from schemas.base import DeviceKind
+from tests.devices import device, pytest_generate_tests
 from tests.tiny_model import build_tiny_model
 from tests.training.jobs import (
     WINDOW_TOKENS,
@@ -16,6 +17,7 @@ from tests.training.jobs import (
     write_preferences,
 )
 
+__all__ = ["device", "pytest_generate_tests"]
 NUM_WINDOWS = 32
 
 
@@ -24,30 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.torch)
             item.add_marker(pytest.mark.timeout(600))
-
-
-DEVICES = [
-    DeviceKind.CPU,
-    pytest.param(
-        DeviceKind.CUDA,
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-        ],
-    ),
-]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What `any_device` marks runs on a CPU and on a GPU."""
-    if "device" in metafunc.fixturenames and metafunc.definition.get_closest_marker("any_device"):
-        metafunc.parametrize("device", DEVICES, indirect=True, scope="session", ids=str)
-
-
-@pytest.fixture(scope="session")
-def device(request: pytest.FixtureRequest) -> DeviceKind:
-    """What the orders of a test name."""
-    return getattr(request, "param", DeviceKind.CPU)
 
 
 @pytest.fixture(scope="session", autouse=True)
