@@ -138,11 +138,12 @@ def write_dataset(
     windows: Sequence[Sequence[Tokens]],
     *,
     num_parts: int = 2,
+    num_validation: int | None = None,
     max_seq_length: int = WINDOW_TOKENS,
 ) -> Path:
-    """A dataset version whose last eighth of windows is for validation."""
+    """A dataset version whose last windows, an eighth if nothing else is asked for, are for validation."""
     directory.mkdir(parents=True)
-    num_training = len(windows) - len(windows) // 8
+    num_training = len(windows) - (len(windows) // 8 if num_validation is None else num_validation)
     parts = [list(part) for part in np.array_split(np.arange(num_training), num_parts)]
     training = [
         _write_part(directory, f"part-{i}", [windows[w] for w in part]) for i, part in enumerate(parts)

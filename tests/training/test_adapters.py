@@ -40,7 +40,7 @@ def test_a_layer_adds_the_product_times_its_factor(inputs, lora, factor):
     a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     with torch.no_grad():
         b.normal_(generator=torch.Generator().manual_seed(1))
-        x = torch.randn(3, a.shape[1])
+        x = torch.randn(3, a.shape[1], generator=torch.Generator().manual_seed(2))
         expected = x @ layer.base_layer.weight.T + factor * (x @ a.T @ b.T)
         torch.testing.assert_close(layer(x), expected)
 

@@ -156,15 +156,54 @@ class TestSft:
         assert model_sha256(saved)
 
 
-def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
-    """Full weights, each example alone, plain AdamW, the schedule as its definition has it."""
-    changes = {"learning_rate": 1e-3, "warmup_ratio": 0.25, "max_grad_norm": 0.5, "precision": "float32"}
-    recipe = a_recipe(method=Method.SFT, **changes)
+class ByHand(torch.nn.Module):
+    """A linear layer and its adapter, as the paper's formula has them."""
+
+    def __init__(self, base, a, b, *, factor):
+        super().__init__()
+        self.base, self.factor = base.requires_grad_(requires_grad=False), factor
+        self.a, self.b = (torch.nn.Parameter(each.detach().cpu().clone()) for each in (a, b))
+
+    def forward(self, x):
+        return self.base(x) + self.factor * (x @ self.a.T @ self.b.T)
+
+
+def whole_model(run, model):
+    """Of the model by hand, the weights that train, by the names that they have in a bundle."""
+    return dict(model.named_parameters())
+
+
+def with_adapters(run, model):
+    """The same, once each layer that the run adapts is one by hand, with the run's own first weights."""
+    model.requires_grad_(requires_grad=False)
+    adapted = [
+        (name, layer) for name, layer in run.network.causal_lm.named_modules() if hasattr(layer, "lora_A")
+    ]
+    assert len(adapted) == 2 * 7
+    weights = {}
+    for name, layer in adapted:
+        a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+        by_hand = ByHand(model.get_submodule(name), a, b, factor=2.0)
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, by_hand)
+        prefix = f"base_model.model.{name}"
+        weights |= {f"{prefix}.lora_A.weight": by_hand.a, f"{prefix}.lora_B.weight": by_hand.b}
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("method", "trained_by_hand"), [(Method.SFT, whole_model), (Method.LORA, with_adapters)]
+)
+def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path, method, trained_by_hand):
+    """Each example alone, plain AdamW, the schedule as its definition has it."""
+    changes = {"learning_rate": 1e-3, "warmup_ratio": 0.25, "max_grad_norm": 0.05, "precision": "float32"}
+    recipe = a_recipe(method=method, lora=LoraSpec(rank=4), **changes)
     order = an_order(inputs, recipe)
     work_dir = a_work_dir(tmp_path / "work", order)
     run, _ = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     model = AutoModelForCausalLM.from_pretrained(inputs.base_dir)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.0, foreach=False, fused=False)
+    trained = trained_by_hand(run, model)
+    optimizer = torch.optim.AdamW(trained.values(), lr=1.0, weight_decay=0.0, foreach=False, fused=False)
     for step in range(6):
         rate = 1e-3 * (step + 1) / 4 if step < 4 else 5e-4 * (1 + math.cos(math.pi * (step - 4) / 10))
         examples = [example for window in run.next_plan().windows for example in window]
@@ -176,17 +215,18 @@ def test_steps_equal_those_of_a_loop_written_out_by_hand(inputs, tmp_path):
             loss = model(tokens, labels=labels).loss * len(example.targets) / count
             loss.backward()
             total += loss.item()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), 0.05)
         optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         optimizer.zero_grad()
         stepped = take_step(run, StopRequest(work_dir))
         assert stepped.loss == pytest.approx(total, abs=1e-5)
         assert stepped.grad_norm == pytest.approx(norm.item(), rel=1e-3)
-        assert stepped.grad_norm > 0.5
+        assert stepped.grad_norm > 0.05
         assert stepped.learning_rate == pytest.approx(rate)
     weights = dict(run.sharding.whole_weights())
-    for name, parameter in model.named_parameters():
+    assert weights.keys() == trained.keys()
+    for name, parameter in trained.items():
         torch.testing.assert_close(weights[name].cpu(), parameter, atol=2e-5, rtol=0, msg=name)
 
 

@@ -110,7 +110,7 @@ def test_muon_steps_along_the_orthogonalised_momentum_as_far_as_adamw(rows, colu
 
 
 def test_muon_takes_matrices_and_leaves_tables_and_vectors_to_adamw():
-    matrix, table, vector = (nn.Parameter(torch.randn(*shape)) for shape in ((8, 8), (32, 8), (8,)))
+    matrix, table, vector = (nn.Parameter(torch.ones(*shape)) for shape in ((8, 8), (32, 8), (8,)))
     named = {"matrix": matrix, "table": table, "vector": vector}
     optimizer = Optimizer.of(named, Recipe(optimizer="muon"), [table])
     kept = {name: set(optimizer.moments_of(parameter)) for name, parameter in named.items()}
@@ -138,12 +138,15 @@ def test_no_optimizer_decays_vectors(name):
         ),
         ("paged_adamw_8bit", Method.SFT, {"state2": torch.uint8}),
         ("paged_adamw_32bit", Method.LORA, {"state1": torch.float32}),
+        ("adamw_8bit", Method.QLORA, {"state1": torch.uint8}),
+        ("paged_adamw_8bit", Method.QLORA, {"state2": torch.uint8}),
         ("muon", Method.SFT, {"momentum_buffer": torch.float32, "exp_avg": torch.float32}),
     ],
 )
 def test_a_run_learns_and_continues_from_its_bundle_to_the_same_bytes(inputs, tmp_path, name, method, kept):
-    lora = LoraSpec(rank=64, target_modules=("q_proj", "down_proj")) if method is Method.LORA else LoraSpec()
-    rate = 2e-2 if method is Method.LORA else 1e-3
+    is_full = method is Method.SFT
+    lora = LoraSpec() if is_full else LoraSpec(rank=64, target_modules=("q_proj", "down_proj"))
+    rate = 1e-3 if is_full else 2e-2
     recipe = a_recipe(method=method, lora=lora, learning_rate=rate, optimizer=name)
     reports = carry_out(tmp_path / "whole", an_order(inputs, recipe))
     [ended] = reports_of(reports, Ended)

@@ -43,12 +43,9 @@ from tests.training.jobs import (
     an_order,
     as_bundle,
     carry_out,
-    model_sha256,
-    reports_in,
     reports_of,
     rewrite_manifest,
 )
-from tests.training.ranks import kill_after_first_bundle
 from tests.training.test_preference import log_probabilities, terms_by_hand
 
 QLORA = a_recipe(method=Method.QLORA)
@@ -229,21 +226,6 @@ class TestRun:
         check_adapter(directory, shapes_of(read_base(inputs.base_dir)), rank=4)
         with safe_open(directory / "adapter_model.safetensors", framework="pt") as file:
             assert len(file.keys()) == 2 * 14
-
-    def test_killed_and_continued_ends_in_the_same_bytes_and_certifies_the_quantised_base(
-        self, case, whole, tmp_path
-    ):
-        kill_after_first_bundle(tmp_path / "work", case.order())
-        killed = reports_in(tmp_path / "work")
-        bundle = as_bundle(case.order(), reports_of(killed, Saved)[0], tmp_path / "bundle")
-        stored = next((computed.path for computed in reports_of(killed, ReferenceComputed)), None)
-        order = case.order(attempt=2, resume_dir=bundle, reference=stored)
-        later = carry_out(tmp_path / "later", order)
-        [checked] = reports_of(later, ResumeChecked)
-        assert checked.certificate.exact, checked.certificate.reason
-        assert model_sha256(reports_of(later, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
-        assert reports_of(later, Saved)[-1].metrics == reports_of(whole, Saved)[-1].metrics
-        assert not reports_of(later, ReferenceComputed)
 
     def test_another_base_than_the_writing_runs_is_named(self, case, whole, tmp_path):
         bundle = as_bundle(case.order(), reports_of(whole, Saved)[0], tmp_path / "bundle")

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from schemas.base import FailureClass
-from schemas.specification import CheckpointSpec, Method
+from schemas.specification import CheckpointSpec
 from services.trainer_agent.protocol import (
     STOP,
     BundleKind,
@@ -134,15 +134,6 @@ class TestExactness:
         tail = [s.loss for s in reports_of(uninterrupted, Stepped)][3:]
         assert [s.loss for s in reports_of(reports, Stepped)] == tail
         assert final_sha256(reports) == final_sha256(uninterrupted)
-
-    def test_full_weights_resume_exactly_too(self, inputs, tmp_path):
-        recipe = a_recipe(method=Method.SFT, learning_rate=1e-3)
-        whole = carry_out(tmp_path / "whole", an_order(inputs, recipe))
-        bundle = as_bundle(an_order(inputs, recipe), reports_of(whole, Saved)[1], tmp_path / "bundle")
-        reports = carry_out(tmp_path / "work", an_order(inputs, recipe, resume_dir=bundle))
-        [checked] = reports_of(reports, ResumeChecked)
-        assert checked.certificate.exact, checked.certificate.reason
-        assert model_sha256(reports_of(reports, Saved)[-1]) == model_sha256(reports_of(whole, Saved)[-1])
 
 
 class TestCertificate:

@@ -55,15 +55,35 @@ def test_the_first_loss_is_that_of_the_adapter_on_the_same_batch(inputs, adapter
     recipe = SECOND.model_copy(update={"lora": LoraSpec(rank=4), "precision": "float32"})
     run, stop = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=adapter_dir))
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(inputs.base_dir), adapter_dir)
+    assert run.step == 0
+    assert not any(moment.any() for held in run.sharding.held() for moment in held.moments.values())
+    expected = loss_of(model, run.next_plan())
+    assert take_step(run, stop).loss == pytest.approx(expected, abs=1e-5)
+
+
+def loss_of(model, plan):
     losses = []
     with torch.no_grad():
-        for example in (example for window in run.next_plan().windows for example in window):
+        for example in (example for window in plan.windows for example in window):
             tokens = torch.from_numpy(example.tokens).long()
             log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
             losses += [-log_probs[place - 1, tokens[place]] for place in example.targets]
-    assert run.step == 0
-    assert not any(moment.any() for held in run.sharding.held() for moment in held.moments.values())
-    assert take_step(run, stop).loss == pytest.approx(torch.stack(losses).mean().item(), abs=1e-5)
+    return torch.stack(losses).mean().item()
+
+
+def test_answers_are_learned_by_what_texts_taught_all_weights(inputs, texts, tmp_path):
+    """The stages `cpt` then `sft`."""
+    recipe = a_recipe(method=Method.CPT, weights="full", num_epochs=1, learning_rate=1e-3)
+    start_dir = trained(tmp_path / "texts", texts, recipe)
+    recipe = FULL.model_copy(update={"precision": "float32"})
+    run, stop = prepared(tmp_path / "work", an_order(inputs, recipe, start_dir=start_dir))
+    plan = run.next_plan()
+    taught, base = (
+        loss_of(AutoModelForCausalLM.from_pretrained(directory), plan)
+        for directory in (start_dir, inputs.base_dir)
+    )
+    assert take_step(run, stop).loss == pytest.approx(taught, abs=1e-5)
+    assert taught < base - 0.1
 
 
 @pytest.mark.parametrize("recipe", [SECOND, FULL], ids=["adapter", "full"])
