@@ -3,7 +3,7 @@
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.chaos.scale import scaled
+from tests.chaos.scale import scaled, seed
 
 ONE_BY_ONE = {
     "tests/serving/": "models",
@@ -24,6 +24,10 @@ class ByFile(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
+
+
+def pytest_report_header() -> str:
+    return f"CHAOS_SEED={seed()}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,6 +1,7 @@
 """Everything at once: users at work while processes die, freeze and lose their lines. Then all must be at rest."""
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from ops.doctor.history import Snapshot
+from ops.doctor.history import History, Snapshot
 from tests.chaos.checker import Violated, examine, hold
 from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load
@@ -53,6 +54,7 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
         await require_none(load)
         require_no_deadlock(whole.stack)
         require_no_unexpected_error(whole.stack)
+        require_no_secret(whole.stack, quiet.history)
         await asyncio.to_thread(load.retune, ("doctor", "--grace", "10"))
     except Violated as violated:
         raise AssertionError(f"{violated}\n{repeat()}") from violated
@@ -114,6 +116,22 @@ def require_no_unexpected_error(stack: Stack) -> None:
     """Level `error` means that somebody must act: here only where a fault that struck explains it."""
     if lines := unexpected(error_lines(stack)):
         raise Violated("\n".join([f"{len(lines)} unexpected lines of level error:", *map(str, lines[:20])]))
+
+
+def require_no_secret(stack: Stack, history: History) -> None:
+    """No password and no key of the stack is in a log, or in a record of the topics that the doctor reads."""
+    secrets = json.loads((stack.state.root / "secrets.json").read_text())
+    del secrets["mark"]  # what processes are known by
+    logs = sorted(stack.log("postgres").parent.glob("*.log*"))
+    texts = {path.name: path.read_text(errors="replace") for path in logs} | {"topics": repr(history.entries)}
+    leaks = [
+        f"{name} is in {where}"
+        for name, secret in secrets.items()
+        for where in texts
+        if secret in texts[where]
+    ]
+    if leaks:
+        raise Violated("\n".join(leaks))
 
 
 def outcomes(snapshot: Snapshot) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.base import Message
-from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES
+from schemas.envelope import MAX_BATCH_BYTES, MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES
 from schemas.gate import GateSpec
 from schemas.specification import DatasetSpec, JobSpec, Recipe
 from schemas.topics import TENANT_COMMAND_TYPES, TOPICS
@@ -106,4 +106,4 @@ def test_an_unbounded_field_is_seen():
 def test_what_follows_from_a_command_can_be_written_and_what_is_written_can_be_read():
     """A fact repeats a command's payload once, with attributes of its own and what was decided."""
     attributes = 16 * MAX_NAME_BYTES
-    assert MAX_COMMAND_BYTES + attributes < MAX_FACT_BYTES < MAX_VALUE_BYTES
+    assert MAX_COMMAND_BYTES + attributes < MAX_FACT_BYTES < MAX_VALUE_BYTES < MAX_BATCH_BYTES

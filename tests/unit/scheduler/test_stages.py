@@ -118,6 +118,16 @@ class TestNextStage:
         assert (fact.stage.number, fact.steps_before) == (2, STEPS)
         assert (fact.spec.recipe.method, fact.dataset) == ("dpo", SECOND.ref)
 
+    def test_answers_follow_texts_where_both_train_all_weights(self):
+        answers = StageSpec(recipe=Recipe(method="sft"), training_file=PAIRS.training_file)
+        spec = a_job_spec(recipe=Recipe(method="cpt", weights="full"), later_stages=(answers,))
+        history = submitted(spec=spec).schedule()
+        assert history.last(JobScheduled).spec.recipe.method == "cpt"
+        history.apply(incoming.started(), incoming.written(), incoming.verified(), incoming.completed())
+        fact = history.apply(incoming.released()).schedule().last(JobScheduled)
+        assert (fact.spec.recipe.method, fact.dataset) == ("sft", SECOND.ref)
+        assert fact.start_from.bundle == incoming.FINAL
+
     def test_it_starts_from_the_best_bundle_where_the_recipe_asks_for_that(self):
         best = BestBundle(bundle=a_bundle(300), valid_loss=1.0)
         assert in_second(best=best).last(JobStageCompleted).stage.start.bundle == a_bundle(300)

@@ -9,6 +9,7 @@ from schemas.base import BundleRef, DatasetRef, FailureClass
 from schemas.job import StopReason
 from schemas.specification import Recipe
 from schemas.training import BundleMetrics, Member, StartTraining, StopTraining
+from services.trainer_agent.decide import SILENCE
 from services.trainer_agent.protocol import (
     BundleKind,
     Ended,
@@ -32,6 +33,7 @@ from services.trainer_agent.runner.decide import (
     next_move,
     why_fenced,
 )
+from services.trainer_agent.runner.settings import Settings
 from tests.builders import a_preparation
 from tests.chaos.scale import note
 
@@ -378,6 +380,9 @@ class TestFence:
     @pytest.mark.parametrize(("silent", "is_fenced"), [(3600, False), (86_399, False), (86_400, True)])
     def test_a_grant_lets_it_continue_through_an_outage_for_a_day(self, silent, is_fenced):
         assert bool(self.why(silent=silent, grant=Grant(read_at=99_999))) is is_fenced
+
+    def test_a_node_that_is_not_heard_has_ended_before_it_is_called_silent(self):
+        assert Settings.model_fields["fence_after"].default < SILENCE
 
     @pytest.mark.parametrize("silent", [0, 3600])
     def test_a_withdrawn_grant_is_the_end_at_once(self, silent):
