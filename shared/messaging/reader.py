@@ -50,10 +50,6 @@ class TopicReader:
     async def __aexit__(self, *_: object) -> None:
         await self._reader.close()
 
-    async def seek_to_time(self, milliseconds: int) -> None:
-        """Go to the first record of each partition at or after a time in milliseconds since 1970."""
-        self._reader.assign(await self._reader.offsets_at(milliseconds, self._places))
-
     async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
         """Yield all records up to the ends that the topics have now, oldest record time first within a fetch."""
         ranges = await self._reader.ranges(self._places)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     BackendFailed,
-    Caps,
     Member,
     MemberState,
     Observation,
@@ -64,8 +63,6 @@ class Node:
 
 
 class Engine:
-    caps = Caps(gang="barrier", notice="push", grants=True)
-
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = world.rng

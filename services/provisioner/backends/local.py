@@ -26,7 +26,6 @@ from schemas.layout import is_dns_label
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     BackendFailed,
-    Caps,
     Member,
     MemberState,
     Observation,
@@ -49,8 +48,6 @@ KILL_SECONDS = 10.0
 
 class LocalBackend:
     """Backend of processes on this machine."""
-
-    caps = Caps(gang="barrier", notice="push", grants=True)
 
     def __init__(self, nodes_dir: Path, *, runner_env_file: Path, logs_retention: timedelta) -> None:
         self._nodes_dir = nodes_dir

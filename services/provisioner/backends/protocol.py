@@ -10,20 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
 from services.provisioner.model import node_id
-
-
-@dataclass(frozen=True)
-class Caps:
-    gang: Literal["native", "barrier"]
-    """`barrier`: members start one by one, and training waits until all have reported."""
-    notice: Literal["push", "poll", "none"]
-    """How the backend announces that a node will be taken back."""
-    grants: bool
-    """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where not, they end
-    themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +80,6 @@ class BackendFailed(Exception):
 
 
 class Backend(Protocol):
-    caps: Caps
-
     async def create(self, spec: AttemptSpec) -> None:
         """Have all nodes of the attempt. Calling it again is success; SpecConflict if it cannot be."""
 
