@@ -24,9 +24,14 @@ from services.trainer_agent.protocol import (
     Stepped,
     TrainingOrder,
 )
+from services.trainer_agent.training import resume
+from services.trainer_agent.training.failures import TrainingFailed
+from services.trainer_agent.training.reports import Reports
+from services.trainer_agent.training.setup import prepare
 from shared.ports import free_port
 from tests.training.jobs import (
     a_recipe,
+    a_work_dir,
     an_order,
     as_bundle,
     carry_out,
@@ -39,6 +44,7 @@ from tests.training.jobs import (
     wait_for_exit,
     wait_for_step,
 )
+from tests.training.ranks import in_each_rank
 
 # No dropout: each process draws its own, so only runs without it can be equal.
 LORA = a_recipe(lora=LoraSpec(rank=4), num_epochs=8)
@@ -146,6 +152,39 @@ class TestTwoProcesses:
         assert checked.certificate.expected_batch_sha256 == checked.certificate.found_batch_sha256
         assert resumed.losses == pytest.approx(alone.losses[6:], abs=1e-4)
         assert_close(resumed.saved[-1], alone.saved[-1], atol=1e-4)
+
+    def test_each_continues_from_its_own_slices_alone(self, gang, tmp_path):
+        bundle = as_bundle(gang.order, gang.saved[1], tmp_path / "bundle")
+        order = gang.order.model_copy(update={"resume_dir": bundle})
+        in_each_rank(record_what_is_read, a_work_dir(tmp_path / "work", order), order)
+        for rank in (0, 1):
+            assert (tmp_path / "work" / f"read-{rank}").read_text() == f"rank-{rank}.safetensors"
+
+    def test_a_damaged_part_ends_both_by_its_name(self, gang, tmp_path):
+        """Each looks at half of the files."""
+        for name in ("optimizer/rank-0.safetensors", "optimizer/rank-1.safetensors", "state.json"):
+            bundle = as_bundle(gang.order, gang.saved[1], tmp_path / name / "bundle")
+            (bundle / name).write_bytes((bundle / name).read_bytes()[:-1] + b"?")
+            order = gang.order.model_copy(update={"resume_dir": bundle})
+            in_each_rank(require_refusal, order, name)
+
+
+def record_what_is_read(world, work_dir: Path, order: TrainingOrder) -> None:
+    opened, open_file = [], resume.safe_open
+
+    def recorded(path: Path, **options):
+        opened.append(path.name)
+        return open_file(path, **options)
+
+    resume.safe_open = recorded
+    prepare(order, work_dir, world, Reports(work_dir, world))
+    (work_dir / f"read-{world.rank}").write_text(",".join(opened))
+
+
+def require_refusal(world, order: TrainingOrder, name: str) -> None:
+    with pytest.raises(TrainingFailed, match=f"{name} is not what the manifest names") as failure:
+        resume.open_bundle(order.resume_dir, order, world)
+    assert failure.value.failure_class is FailureClass.INFRA
 
 
 class TestTwoNodes:

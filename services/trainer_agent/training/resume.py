@@ -9,19 +9,20 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from schemas.artifacts import BundleManifest, ResumeCertificate
+from schemas.artifacts import BundleManifest, FileEntry, ResumeCertificate
 from schemas.base import FailureClass
 from schemas.layout import MANIFEST
 from schemas.specification import Recipe
 from services.trainer_agent.protocol import TrainingOrder
 from services.trainer_agent.training.bundle import STATE, BundleState, RankIndex, sha256_of
+from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.environment import environment_of
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.plan import chain_of
 from services.trainer_agent.training.repeatable import is_repeatable
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sharding.interface import Held
-from services.trainer_agent.training.slices import Slice, copy_overlap
+from services.trainer_agent.training.slices import Slice, index_of, overlap
 from services.trainer_agent.training.snapshot import set_rng_state, take_snapshot
 from services.trainer_agent.training.step import next_loss
 
@@ -49,14 +50,17 @@ class Bundle:
             yield RankIndex.model_validate_json(path.read_bytes())
 
 
-def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
-    """Raises: TrainingFailed(infra) for a damaged bundle, (internal) for one of another job."""
+def open_bundle(directory: Path, order: TrainingOrder, world: World) -> Bundle:
+    """All ranks at once: those of a node share its files out, and each part is hashed once.
+
+    Raises: TrainingFailed(infra) for a damaged bundle, (internal) for one of another job.
+    """
     manifest = BundleManifest.model_validate_json((directory / MANIFEST).read_bytes())
-    for part in manifest.parts:
-        path = directory / part.path
-        if not path.exists() or path.stat().st_size != part.size_bytes or sha256_of(path) != part.sha256:
-            message = f"bundle of step {manifest.step}: {part.path} is not what the manifest names"
-            raise TrainingFailed(FailureClass.INFRA, message)
+    own = manifest.parts[world.local_rank :: world.local_size]
+    damaged = next((part.path for part in own if not _is_whole(directory, part)), "")
+    if first := next(filter(None, world.gathered(damaged)), None):
+        message = f"bundle of step {manifest.step}: {first} is not what the manifest names"
+        raise TrainingFailed(FailureClass.INFRA, message)
     state = BundleState.model_validate_json((directory / STATE).read_bytes())
     for name, actual, expected in (
         ("base model", manifest.base_sha, order.base_sha),
@@ -67,6 +71,11 @@ def open_bundle(directory: Path, order: TrainingOrder) -> Bundle:
             message = f"bundle of step {manifest.step}: {name} is {actual}, the order names {expected}"
             raise TrainingFailed(FailureClass.INTERNAL, message)
     return Bundle(directory, manifest, state)
+
+
+def _is_whole(directory: Path, part: FileEntry) -> bool:
+    path = directory / part.path
+    return path.exists() and path.stat().st_size == part.size_bytes and sha256_of(path) == part.sha256
 
 
 def _numbers_of(recipe: Recipe) -> str:
@@ -170,18 +179,24 @@ def _restore_moments(run: Run, bundle: Bundle) -> None:
     held = {each.slice.tensor: each for each in run.sharding.held()}
     for index in bundle.indices:
         updates = index.updates
+        shared = [
+            (source, part)
+            for source in index.slices
+            if source.tensor in held and (part := overlap(source, held[source.tensor].slice))
+        ]
+        if not shared:
+            continue  # as many processes as before read their own files alone
         with torch.no_grad(), safe_open(bundle.directory / index.file, framework="pt") as file:
-            for source in index.slices:
-                if source.tensor in held:
-                    _restore_slice(file, source, held[source.tensor])
+            for source, part in shared:
+                _restore_part(file, source, held[source.tensor], part)
     run.sharding.set_step(updates)
 
 
-def _restore_slice(file: Any, source: Slice, target: Held) -> None:
+def _restore_part(file: Any, source: Slice, target: Held, part: Slice) -> None:
     for name, live in target.moments.items():
-        stored = file.get_tensor(f"{source.tensor}.{name}")
-        if tuple(stored.shape) == source.shape:
-            copy_overlap(stored, source, live, target.slice)
+        stored = file.get_slice(f"{source.tensor}.{name}")
+        if tuple(stored.get_shape()) == source.shape:
+            live[index_of(part, target.slice)] = stored[index_of(part, source)].to(live.device)
         else:
             # Scales and maps of moments of 8 bits, which are not sharded.
-            live.copy_(stored)
+            live.copy_(stored[:])

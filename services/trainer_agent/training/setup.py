@@ -49,7 +49,7 @@ def prepare(
     """Load all, prove packing, restore what the order names. Reports each of it."""
     _check_world(order, world)
     check_device(world)
-    bundle = open_bundle(order.resume_dir, order) if order.resume_dir is not None else None
+    bundle = open_bundle(order.resume_dir, order, world) if order.resume_dir is not None else None
     make_repeatable(world, bundle.state.num_threads if bundle else None)
     dataset = load_dataset(
         order.dataset_dir,

@@ -1,6 +1,5 @@
 """Which part of a tensor a rank holds, and what two such parts have in common."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,14 +34,18 @@ def slice_of(name: str, tensor: Tensor) -> Slice:
     return Slice(tensor=name, offsets=tuple(offsets), shape=tuple(shape))
 
 
-def copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> None:
-    """Copy what two blocks of one tensor have in common. Both must be cut in the same way."""
-    first = [max(a, b) for a, b in zip(source.offsets, here.offsets, strict=True)]
-    ends = zip(source.offsets, source.shape, here.offsets, here.shape, strict=True)
-    last = [min(a + n, b + m) for a, n, b, m in ends]
-    if any(a >= b for a, b in zip(first, last, strict=True)):
-        return
-    target[_block(first, last, here)] = stored[_block(first, last, source)].to(target.device)
+def overlap(one: Slice, other: Slice) -> Slice | None:
+    """Return what two blocks of one tensor have in common. Both must be cut in the same way."""
+    first = tuple(max(a, b) for a, b in zip(one.offsets, other.offsets, strict=True))
+    ends = zip(one.offsets, one.shape, other.offsets, other.shape, strict=True)
+    shape = tuple(min(a + n, b + m) - o for (a, n, b, m), o in zip(ends, first, strict=True))
+    return Slice(tensor=one.tensor, offsets=first, shape=shape) if all(n > 0 for n in shape) else None
+
+
+def index_of(part: Slice, within: Slice) -> tuple[slice, ...]:
+    """Return where a part of a block is in a tensor that holds the block."""
+    sizes = zip(part.offsets, part.shape, within.offsets, strict=True)
+    return tuple(slice(a - o, a - o + n) for a, n, o in sizes)
 
 
 def read_slice(file: Any, here: Slice) -> Tensor:
@@ -53,7 +56,3 @@ def read_slice(file: Any, here: Slice) -> Tensor:
         return torch.flatten(stored[:])[start : start + length]
     block: Tensor = stored[tuple(slice(o, o + n) for o, n in zip(here.offsets, here.shape, strict=True))]
     return block
-
-
-def _block(first: Sequence[int], last: Sequence[int], within: Slice) -> tuple[slice, ...]:
-    return tuple(slice(a - o, b - o) for a, b, o in zip(first, last, within.offsets, strict=True))
