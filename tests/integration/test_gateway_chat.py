@@ -13,6 +13,7 @@ from schemas.deployment import (
     DeploymentStopped,
     ReplicaLost,
     ReplicaReady,
+    UseAdapters,
     UsedSlot,
 )
 from schemas.model import NO_TEMPLATE_SHA256, DeploymentWithdrawn, ModelRegistered
@@ -201,7 +202,8 @@ class TestAModelThatIsNotLoaded:
         slot = UsedSlot(tenant="demo", slot=version.full_name)
 
         async def is_asked_for() -> bool:
-            return any(slot in each.message.slots for each in world.ear.heard["gateway"])
+            asked = (each.message for each in world.ear.heard["gateway"])
+            return any(isinstance(each, UseAdapters) and slot in each.slots for each in asked)
 
         await until(is_asked_for, "the serving controller to be asked for it")
         assert server.asked == []
