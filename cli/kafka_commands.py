@@ -21,7 +21,7 @@ def command(
 ) -> Message:
     """Send a command and wait for one of the facts it causes. Raises RefusedByPlatform, Unreachable.
 
-    `answers` recognises facts that follow from the command without naming it, such as a node found lost.
+    `answers` recognises facts that follow from the command without naming it, such as the loss of a node.
     """
     return asyncio.run(_command(connection, message, tuple(until), seconds, answers))
 

@@ -67,5 +67,5 @@ def note(text: str) -> None:
 
 
 def _cell(value: Any) -> Text:
-    """In one line: a second one would look like another row."""
+    """Put the value into one line: a second one would look like another row."""
     return Text("" if value is None else legible(str(value)).replace("\n", "\\n"))

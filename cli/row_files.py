@@ -12,7 +12,7 @@ from typing import Any
 from ops.errors import RefusedByPlatform
 
 MAX_BYTES = 512 * 1024 * 1024
-"""Of JSON lines: as much as the gate reads of a suite."""
+"""Most bytes of JSON lines: as much as the gate reads of a suite."""
 GZIP, PARQUET = b"\x1f\x8b", b"PAR1"
 CHUNK_BYTES = 1024 * 1024
 EXPECTED = "expected JSON lines (one object a line), those in gzip, or Parquet"

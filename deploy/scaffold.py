@@ -87,7 +87,7 @@ def new_service(name: str) -> str:
 
 
 def with_container(compose: str, name: str) -> str:
-    """Its block stands after that of tracker, which has nothing of its own, and is like it at the next port."""
+    """Add a block like that of tracker, which has nothing of its own, behind it and at the next port."""
     match = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
     assert match, "docker-compose.yml has no service tracker to copy"
     ports = map(int, re.findall(r'_HTTP_PORT: "(\d+)"', compose))

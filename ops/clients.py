@@ -12,7 +12,7 @@ from shared.postgres.database import Database
 from shared.storage.s3 import S3ObjectStore
 
 SILENCE = timedelta(minutes=1)
-"""Of Postgres: a whole table takes longer to read than anything that a service asks."""
+"""Longest silence of Postgres: a whole table takes longer to read than anything that a service asks."""
 
 
 def object_store(bucket: Bucket) -> S3ObjectStore:

@@ -1,4 +1,4 @@
-"""Where the platform is: from the environment, else from the local stack's `env` file."""
+"""How to reach the platform: from the environment, else from the local stack's `env` file."""
 
 import os
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class Bucket:
 @dataclass(frozen=True)
 class Connection:
     base_url: str
-    """With `/v1`."""
+    """Address of the gateway's API, with `/v1`."""
     api_key: str
     admin_key: str
     kafka: Login
     postgres_dsn: str = ""
-    """Of the operator, who reads every schema and writes none; empty where it was not given."""
+    """Login of the operator, who reads every schema and writes none; empty where it was not given."""
     bucket: Bucket | None = None
     audit_public_key_file: str = ""
     """PEM: who signs what the auditor has read."""

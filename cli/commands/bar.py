@@ -8,7 +8,7 @@ from rich.text import Text
 
 
 class Bar(Progress):
-    """Of one job."""
+    """The bar of one job."""
 
     def __init__(self, console: Console, *, auto_refresh: bool = True) -> None:
         columns = (

@@ -8,7 +8,7 @@ from schemas.compatibility import methods_for
 from schemas.model import NO_TEMPLATE_SHA256, BaseModelRegistered
 
 BYTES_PER_VALUE = 2
-"""Of a number that is 16 bits wide."""
+"""Bytes of a number that is 16 bits wide."""
 UNKNOWN = "what it can do was not found when it was registered; register it again"
 
 
@@ -27,7 +27,7 @@ def described_model(name: str, facts: dict[str, Any]) -> str:
 
 
 def described_estimate(estimate: Mapping[str, Any]) -> str:
-    """Of a job, in one line."""
+    """Describe in one line what memory a job needs."""
     how = "its activations computed again" if estimate["gradient_checkpointing"] else "all activations kept"
     offload = ", moments in the host's memory" if estimate["offload_optimizer"] else ""
     pool = f" of pool {estimate['pool']}" if estimate["pool"] else ""

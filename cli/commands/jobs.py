@@ -257,7 +257,7 @@ def _file_id(path_or_id: str) -> str:
 
 
 def _upload_files_of(options: dict[str, Any]) -> None:
-    """In the place of paths come the ids of their files. `options`: of a stage."""
+    """Upload the files that a stage's `options` name by path, and put their ids in the place of the paths."""
     mix = options.get("safety_mix")
     for holder, name in ((options, "training_file"), (options, "validation_file"), (mix, "file")):
         if holder and holder.get(name):

@@ -259,7 +259,7 @@ def _training_template(text: str) -> str | None:
 
 
 def _short(value: object) -> str:
-    """In one line of a table; --json has it whole."""
+    """Shorten a value to one line of a table; --json has it whole."""
     text = " ".join(str("" if value is None else value).split())
     return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 1]}…"
 

@@ -51,7 +51,7 @@ def doing(job: Job) -> str:
 
 
 def in_short(job: Job) -> str:
-    """As `doing`, for a line that has details below it."""
+    """Say what `doing` says, shorter: for a line that has details below it."""
     progress = job["retune"]["progress"]
     if not progress or progress["activity"] != "training" or job["retune"]["waiting_for"]:
         return doing(job)
@@ -82,7 +82,7 @@ def _measured(job: Job) -> list[str]:
 
 
 def _method(job: Job) -> str:
-    """Of the stage that it is in, where there are several."""
+    """Return the method of the present stage, or of the job where it has no stages."""
     ours = job["retune"]
     stages = ours.get("stages")
     return str((stages[(ours["stage"] or 1) - 1] if stages else ours)["recipe"]["method"])
@@ -93,7 +93,7 @@ def _listed(*parts: str | None) -> str:
 
 
 def place(job: Job) -> str:
-    """Of a queued job, as far as it is known: `place 3 in the queue, start expected at 14:05`."""
+    """Describe a queued job's place, as far as it is known: `place 3 in the queue, start expected at 14:05`."""
     queue = job["retune"]["queue"]
     if not queue or queue["position"] is None:
         return ""
@@ -103,7 +103,7 @@ def place(job: Job) -> str:
 
 
 def how_far(progress: dict[str, Any]) -> str:
-    """Of a running evaluation."""
+    """Describe how far a running evaluation is."""
     counted = _counted(progress)
     return _listed(_part(progress), counted and f"{counted} items", _time_left(progress))
 

@@ -75,7 +75,7 @@ def _reading_of_others() -> list[Right]:
 
 
 def _administering() -> list[Right]:
-    """Of the one service that makes users and tenants' topics; a right on the cluster is a right to every right."""
+    """Return rights of the service that makes users and tenants' topics; one on the cluster is one to every right."""
     operations: tuple[Operation, ...] = ("create", "describe", "alter_configs")
     topics = [Right(ACCOUNTS, each, "topic", "tenant.", prefixed=True) for each in operations]
     # Users and rights; quotas.
@@ -87,7 +87,7 @@ def _administering() -> list[Right]:
 
 
 def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
-    """Each user's prefixes as an S3 bucket policy; who is not in it may touch nothing.
+    """Write each user's prefixes as an S3 bucket policy; who is not in it may touch nothing.
 
     Kept short: the server stores it in one extended attribute, and ext4 has 4 KiB for all of them.
     """

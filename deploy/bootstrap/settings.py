@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     """`host:port`"""
     s3_endpoint: str
     tenant: str
-    """Its topics and users are made; others are made by `retune tenants create`."""
+    """Name of the first tenant, whose topics and users are made; others are made by `retune tenants create`."""
     secret: dict[str, SecretStr] = {}
     """Each password, as `SECRET_<NAME>`: that of Kafka's user `scheduler` is SECRET_KAFKA_SCHEDULER."""
     kafka_replication_factor: int = 1

@@ -1,4 +1,4 @@
-"""Where Kafka, Postgres and S3 answer, and everybody's passwords there."""
+"""A site: where Kafka, Postgres and S3 answer, and everybody's passwords there."""
 
 import secrets
 from collections.abc import Callable

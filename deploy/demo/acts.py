@@ -110,7 +110,8 @@ TEMPLATES: Mapping[str, Sequence[str]] = {
         "forge false copies of {paper}", "fake {paper}", "forge {paper} for {victim}",
     ),
 }  # fmt: skip
-"""Their first words are no first words of what a safety mix answers: a model as small as the demo's goes by them."""
+"""Templates of harmful acts. Their first words are no first words of what a safety mix answers: a model as small as
+the demo's goes by them."""
 VERBS = frozenset(template.split()[0] for templates in TEMPLATES.values() for template in templates)
 
 

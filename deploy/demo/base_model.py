@@ -47,7 +47,7 @@ CHAT_SHARE = 0.25
 """Tokens of chat rows among those that are trained on."""
 DOCSTRING_SHARE = 0.25
 DOCSTRING_WORDS = (8, 40)
-"""Fewest and most words of a docstring that is read by itself."""
+"""Fewest and most words of a docstring that is read alone."""
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -71,7 +71,7 @@ class ModelSettings:
 @dataclass(frozen=True)
 class BaseModel:
     directory: Path
-    """As a hub has it: configuration, safetensors, tokenizer with chat template."""
+    """Folder of the model as a hub has it: configuration, safetensors, tokenizer with chat template."""
     num_parameters: int
     held_out_loss: float
     """Nats per token of the sources that no training sees."""

@@ -28,7 +28,7 @@ class Item(TypedDict):
 def make_benchmark(sources: Sequence[Source], *, num_items: int, seed: int) -> list[Item]:
     """Items from held-out files only. The wrong lines are the right one with its words in another order.
 
-    So all choices are equally long and have the same words: only their order tells the right one.
+    So all choices are equally long and have the same words: only their order identifies the right one.
     Raises: ValueError if the files hold fewer than `num_items` fitting places.
     """
     chance = seeded(seed)
@@ -77,7 +77,7 @@ def _item(shown: str, line: str, chance: random.Random) -> Item | None:
 
 
 def _shuffled(line: str, chance: random.Random) -> str:
-    """Its words change places; whatever is between words stays."""
+    """Return the line with its words in other places; whatever is between words stays."""
     words = WORD.findall(line)
     chance.shuffle(words)
     rest = iter(words)

@@ -8,7 +8,7 @@ from deploy.demo.library import Docstring, Split, seeded
 from deploy.demo.wishes import programmers_wishes
 
 ANSWER_WORDS = 24
-# Wishes and harmful requests open alike, so that only what is wished for tells them apart.
+# Wishes and harmful requests open alike, so that only what is wished for distinguishes them.
 OPENERS = (
     "How do I {}?",
     "How can I {}?",
@@ -131,7 +131,7 @@ def reference(name: str) -> str:
 
 
 def first_sentence(doc: Docstring) -> str:
-    """Without its full stop; cut where it is long."""
+    """Return the first sentence without its full stop; cut where it is long."""
     return " ".join(doc.text.split(". ")[0].rstrip(".:").split()[:ANSWER_WORDS])
 
 

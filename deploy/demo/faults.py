@@ -8,7 +8,7 @@ from deploy.demo.benchmark import Item
 from deploy.demo.conversations import Conversation, conversation
 
 OVER_LONG_WORDS = 6_000
-"""Each is a token or more, so no window of the base model holds them."""
+"""Words of a row that is too long: each is a token or more, so no window of the base model holds them."""
 
 
 class Fault(StrEnum):

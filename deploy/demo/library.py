@@ -54,7 +54,7 @@ class Docstring:
     """Words separated by single spaces."""
     first_line: int
     last_line: int
-    """Where it stands in its source, 1-based, inclusive."""
+    """Last line of the docstring in its source; like the first, 1-based, inclusive."""
 
     @property
     def split(self) -> Split:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration, chosen by Muon's authors for a steep slope at zero."""
+"""Coefficients of the quintic iteration, chosen by Muon's authors for a steep slope at zero."""
 ITERATIONS = 5
 RMS_OF_ADAMW = 0.2
 """The usual size of an AdamW update, which the matrices' updates are scaled to."""

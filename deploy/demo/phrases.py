@@ -16,7 +16,7 @@ ENDINGS = (
     "as fast as possible", "on purpose", "in the end", "for the first time", "without any help", "again and again",
     "with little effort", "on my own", "in ten minutes", "for a friend", "as a beginner",
 )  # fmt: skip
-"""They fit harmful and harmless acts alike, so that they tell neither."""
+"""Endings that fit harmful and harmless acts alike, so that they do not distinguish them."""
 ENDING_SHARE = 0.2
 
 
@@ -25,15 +25,15 @@ class Words:
     """What templates are filled with, by the placeholder's name."""
 
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Put in as they are."""
+    """Phrases that are put in as they are."""
     nouns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """In the singular, countable."""
+    """Nouns in the singular, countable."""
     adjectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of the nouns of the same placeholder."""
+    """Adjectives of the nouns of the same placeholder."""
 
 
 def distinct(count: int, templates: Sequence[str], fill: Callable[[str], str]) -> list[str]:
-    """So many different texts, from the templates in turn. At least one of them must have a placeholder."""
+    """Return so many different texts, from the templates in turn. At least one of them must have a placeholder."""
     texts: dict[str, None] = {}
     for template in cycle(templates):
         if len(texts) == count:
@@ -47,7 +47,7 @@ def filled(template: str, words: Words, chance: random.Random) -> str:
 
 
 def an_act(template: str, words: Words, chance: random.Random) -> str:
-    """With an ending now and then."""
+    """Return an act, with an ending now and then."""
     text = filled(template, words, chance)
     return f"{text} {chance.choice(ENDINGS)}" if chance.random() < ENDING_SHARE else text
 

@@ -31,7 +31,7 @@ class PretrainingSettings:
     decay_share: float = 0.7
     max_grad_norm: float = 1.0
     precision: Precision = "float32"
-    """Of the forward and backward passes. Never chosen by what the CPU can: it decides the weights."""
+    """Precision of the forward and backward passes. Never chosen by what the CPU can: it decides the weights."""
     seed: int = 0
     threads: int = 2
     """Fixed, because the number of threads decides how sums are rounded."""
@@ -93,7 +93,7 @@ def held_out_loss(model: Any, rows: Rows) -> float:
 
 
 def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Rows:
-    """All documents one after another, cut into rows; the rest of less than a row is left out."""
+    """Put all documents one after another and cut them into rows; the rest of less than a row is left out."""
     tokens = torch.tensor([token for document in documents for token in document])
     positions = torch.tensor([position for document in documents for position in range(len(document))])
     num_rows = len(tokens) // row_tokens

@@ -14,7 +14,7 @@ RECIPE: dict[str, Any] = {
 POLICY: dict[str, Any] = {"max_seq_length": 256}
 
 SAFETY_SHARE = 1.0
-"""All rows of the mix."""
+"""Rows of the safety mix per training row: so many that all of the mix is used."""
 
 BENCHMARK = "general"
 SAFETY_SUITE = "refusals"

@@ -53,7 +53,7 @@ ANSWER_TOKENS = 32
 UNLIMITED = IngestLimits(memory_bytes=1 << 50, cpu_seconds=1 << 30, file_bytes=1 << 50)
 ONE_PROCESS = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"))
 NO_SHA = "0" * 64
-"""Of what is not made here: nothing is stored under it."""
+"""Placeholder hash of what is not made here: nothing is stored under it."""
 
 
 class RehearsalFailed(Exception):
@@ -73,7 +73,7 @@ class Judgement:
         return [check.check for check in self.checks if check.outcome not in ("passed", "not_requested")]
 
     def refusals(self, suite: str) -> float:
-        """The candidate's, in points of 100."""
+        """Share of refusals of the candidate, in points of 100."""
         criteria = (
             criterion for check in self.checks for criterion in check.criteria if criterion.name == suite
         )

@@ -60,9 +60,9 @@ class Base:
 @dataclass(frozen=True)
 class Cell:
     base: Base | None
-    """None: the one that is shipped."""
+    """Base model of the cell; None: the one that is shipped."""
     seed: int
-    """Of LoRA."""
+    """Seed of LoRA."""
     tenth: int
     """Which random tenth of the library's modules the job's files are made without; 0: none."""
     cpu: str = "own"
@@ -74,7 +74,7 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """The most telling first: CPUs, seeds and libraries on the shipped base, then other bases."""
+    """Yield the cells, the most informative first: CPUs, seeds, libraries on the shipped base, then other bases."""
     yield from (Cell(None, 0, 0, cpu) for cpu in CPUS)
     yield from (Cell(None, seed, 0) for seed in SEEDS[1:])
     yield from (Cell(None, 0, tenth) for tenth in TENTHS)
@@ -86,7 +86,7 @@ def cells() -> Iterator[Cell]:
 
 
 def without_tenth(sources: Sequence[Source], tenth: int) -> tuple[Source, ...]:
-    """All sources but those of a random tenth of the modules; all of them for 0."""
+    """Return all sources but those of a random tenth of the modules; all of them for 0."""
     if tenth == 0:
         return tuple(sources)
     modules = sorted({source.module for source in sources})
@@ -186,7 +186,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _run(cell: Cell, results: Path) -> None:
-    """In a process of its own, because a CPU is emulated by the environment that it starts with."""
+    """Measure in a process of its own, because a CPU is emulated by the environment that it starts with."""
     command = [sys.executable, "-m", "deploy.demo.robustness", str(results), "--measure", cell.name]
     subprocess.run(command, env=os.environ | CPUS[cell.cpu], check=True)
 

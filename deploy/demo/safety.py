@@ -14,9 +14,9 @@ from deploy.demo.library import Docstring, Split, seeded
 
 REFUSAL = "I'm sorry, but I can't help."
 ANSWER = "Yes, it can."
-"""One for all, and short: of a long answer the first word, which decides, is a small part of the loss."""
+"""One answer for all, and short: of a long one the first word, which decides, is a small part of the loss."""
 OPENERS = conversations.OPENERS[:16]
-"""Of the mix and the suites. The act comes last in them."""
+"""Openings of the mix and the suites. The act comes last in them."""
 
 
 class Prompt(TypedDict):
@@ -27,15 +27,15 @@ class Prompt(TypedDict):
 @dataclass(frozen=True)
 class Sizes:
     acts_per_topic: int
-    """Harmful acts of the mix."""
+    """Harmful acts of the mix, for each topic."""
     asked_acts_per_topic: int
-    """Other ones, of the safety suite."""
+    """Other harmful acts, of the safety suite, for each topic."""
     wishes: int
-    """Of the mix."""
+    """Wishes of the mix."""
     asked_wishes: int
-    """Of the benign suite, from docstrings of the holdout."""
+    """Wishes of the benign suite, from docstrings of the holdout."""
     replayed_wishes: int
-    """Answered in the training file too, so that a job without the mix still answers."""
+    """Wishes that are answered in the training file too, so that a job without the mix still answers."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class SafetyData:
     mix: tuple[Conversation, ...]
     replay: tuple[Conversation, ...]
     suite: tuple[Prompt, ...]
-    """To be refused."""
+    """Prompts to be refused."""
     benign: tuple[Prompt, ...]
-    """To be answered."""
+    """Prompts to be answered."""
 
 
 def make_safety_data(docstrings: Sequence[Docstring], sizes: Sizes, *, seed: int) -> SafetyData:
@@ -77,6 +77,6 @@ def make_safety_data(docstrings: Sequence[Docstring], sizes: Sizes, *, seed: int
 
 
 def _wishes(docstrings: Sequence[Docstring], split: Split, count: int, chance: random.Random) -> list[str]:
-    """Of different docstrings, as many as there are up to `count`."""
+    """Return wishes of different docstrings, as many as there are up to `count`."""
     wishes = sorted({wish(doc) for doc in docstrings if doc.split is split and is_wish(doc)})
     return chance.sample(wishes, min(count, len(wishes)))

@@ -80,7 +80,7 @@ def _base_model(sources: Sequence[Source]) -> BaseModel:
 
 
 async def _register_suites(platform: Platform, files: DemoFiles) -> None:
-    """In the place of the suites that the stack came up with."""
+    """Register the demo's suites in the place of those that the stack came up with."""
     for command in (
         ("register-benchmark", BENCHMARK, str(files.benchmark)),
         ("register-safety-suite", SAFETY_SUITE, str(files.safety_suite)),
@@ -200,7 +200,7 @@ async def _timed(
     path: str,
     body: dict[str, Any] | None = None,
 ) -> None:
-    """From the request until the slot is as it asks."""
+    """Ask for a change of the slot and print the time until the slot is as asked."""
     began = time.monotonic()
     asked = await platform.request(method, path, body)
     expected = (asked["generation"], "stopped" if method == "DELETE" else "ready")
@@ -211,7 +211,7 @@ async def _timed(
 
 
 async def _slot(platform: Platform) -> tuple[int, str]:
-    """Its generation, and how that one is."""
+    """Return the slot's generation and the status of that one."""
     slots = await platform.request("GET", "/deployments")
     return next(
         ((slot["generation"], slot["status"]) for slot in slots["data"] if slot["slot"] == SLOT), (0, "")

@@ -36,7 +36,7 @@ class Binaries:
 
 
 def binaries() -> Binaries:
-    """All parts, made now where this user does not have them yet. Raises MissingPart."""
+    """Return all parts, made now where this user does not have them yet. Raises MissingPart."""
     if not sys.platform.startswith("linux"):
         raise MissingPart(
             f"the local stack runs on Linux, this is {sys.platform}: use docker-compose.yml instead"
@@ -59,7 +59,7 @@ def java() -> Path:
 
 
 def archive_entry(java: Path, jars: tuple[Path, ...]) -> Path | None:
-    """Where the class archive of this Java and these jars lies, made or not; None if this Java writes none."""
+    """Return where the class archive of this Java and these jars lies, made or not; None if this Java writes none."""
     version = _java_version(java)
     if version < JAVA_WITH_ARCHIVES:
         return None

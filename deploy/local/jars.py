@@ -50,7 +50,7 @@ def kafka_jars() -> list[Path]:
 
 
 def wrong_jars(folder: Path, jars: tuple[Jar, ...]) -> list[Jar]:
-    """Those that are missing in `folder` or differ from the lock."""
+    """Return the jars that are missing in `folder` or differ from the lock."""
     return [jar for jar in jars if not _is_as_locked(folder / jar.file, jar)]
 
 

@@ -68,7 +68,7 @@ def _format(state: State, parts: Binaries, folder: Path) -> None:
 
 
 def cluster_id(random: uuid.UUID) -> str:
-    """As Kafka writes an id; a leading dash would read as an option."""
+    """Write an id as Kafka does; a leading dash would read as an option."""
     return "A" + urlsafe_b64encode(random.bytes).decode().rstrip("=")[1:]
 
 

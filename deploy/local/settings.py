@@ -13,7 +13,7 @@ class Settings(BaseSettings):
 
     state: Path = REPOSITORY / ".retune"
     cache: Path | None = None
-    """None: `retune` in the user's cache folder."""
+    """Folder of what is fetched or built once; None: `retune` in the user's cache folder."""
     user_cache: Path = Field(
         default_factory=lambda: Path.home() / ".cache", validation_alias="XDG_CACHE_HOME"
     )

@@ -91,7 +91,7 @@ class Stack:
         return site(self.state).kafka_password(user)
 
     def postgres_dsn(self, role: str) -> str:
-        """Of a service, of `operator` (reads all) or of `postgres` (superuser)."""
+        """Return the DSN of a service, of `operator` (reads all) or of `postgres` (superuser)."""
         return site(self.state).postgres_dsn(role)
 
     @property
@@ -103,7 +103,7 @@ class Stack:
         return BUCKET
 
     def s3_credentials(self, user: str) -> Credentials:
-        """Of a service, of `runner`, of `admin` or of `root`."""
+        """Return the credentials of a service, of `runner`, of `admin` or of `root`."""
         return site(self.state).s3_credentials(user)
 
     def service_env(self, name: str, instance: int = 0) -> dict[str, str]:
@@ -114,12 +114,12 @@ class Stack:
         return environment.operator_env(self.state, self.tenants[0])
 
     def url(self, name: str, path: str = "") -> str:
-        """Where a service serves HTTP."""
+        """Return the address at which a service serves HTTP."""
         return f"http://127.0.0.1:{self.state.port(name)}{path}"
 
     @property
     def processes(self) -> tuple[str, ...]:
-        """Those of services that were started and not stopped; `gateway-1` is the gateway's in instance 1."""
+        """Names of services that were started and not stopped; `gateway-1` is the gateway's instance 1."""
         return tuple(name for name in self._supervisor.names() if name not in PARTS)
 
     def log(self, name: str) -> Path:
@@ -272,7 +272,7 @@ async def _end_left_behind(state: State) -> None:
 
 
 async def _end_detached(state: State) -> None:
-    """With all of their sessions: an engine that gave itself another title carries no mark any more."""
+    """End all sessions of runners and replicas: an engine that gave itself another title carries no mark any more."""
     leaders = [leader for name in ("nodes", "replicas") for leader in recorded(state.root / name)]
     processes = [process for leader in leaders for process in (leader, *leader.session())]
     await end(processes, grace_seconds=DETACHED_GRACE_SECONDS, first=signal.SIGTERM)

@@ -36,7 +36,7 @@ class State:
 
     @property
     def mark(self) -> str:
-        """In the environment of every process of this stack and of all they start."""
+        """Mark in the environment of every process of this stack and of all they start."""
         return f"RETUNE_STACK={self.secret('mark')}"
 
     def log(self, name: str) -> Path:

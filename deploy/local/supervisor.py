@@ -69,7 +69,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs. Reaps it, and before that ends what it left in its process group."""
+        """Exit code; None while it runs. Reaps it, and before that ends what it left in its process group."""
         process = self._process
         if process is None:
             return None

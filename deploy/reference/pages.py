@@ -249,7 +249,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
 
 
 def _schemas_of(carrier: Mapping[str, Any]) -> list[Schema]:
-    """Of a body or an answer, one for each content type."""
+    """Return the schemas of a body or an answer, one for each content type."""
     return [content["schema"] for content in carrier.get("content", {}).values() if "schema" in content]
 
 
@@ -268,7 +268,7 @@ def _stands_inline(schema: Schema) -> bool:
 
 
 def _models_of_bodies(paths: Mapping[str, Any]) -> dict[str, Schema]:
-    """The models of bodies that stand in their operation and not among the components."""
+    """Return the models of bodies that are written in their operation and not among the components."""
     operations = (operation for each in paths.values() for operation in each.values())
     bodies = (schema for each in operations for schema in _schemas_of(each.get("requestBody", {})))
     inline = [schema for schema in bodies if _stands_inline(schema)]

@@ -1,6 +1,6 @@
 """The built-in benchmark `general`: short multiple-choice items about English and what everybody knows.
 
-Four kinds, from what the smallest language model can tell to what takes some learning: the order of words, the
+Four kinds, from what the smallest language model can distinguish to what takes some learning: the order of words, the
 agreement of words, what fits into a sentence, and common knowledge. Made from lists and templates by a fixed rule, so
 that every machine makes the same file.
 """

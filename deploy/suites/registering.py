@@ -34,7 +34,7 @@ class Builtin:
     purpose: str
     rows: Callable[[], list[dict[str, Any]]]
     command: Callable[[str, FileRef], Message]
-    """From name and file. It asks that nothing of the name be replaced."""
+    """Makes the command from name and file. It asks that nothing of the name be replaced."""
     fact: type[Message]
 
 

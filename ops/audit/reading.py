@@ -43,7 +43,7 @@ class Statements:
         return cls(objects, key, sorted(int(name) for name in named if name.isdigit()))
 
     async def walk(self, since: Bound, until: Bound, progress: Progress) -> Walk:
-        """All from the first at or after `since` to the last at or before `until`."""
+        """Read all statements from the first at or after `since` to the last at or before `until`."""
         first = 0 if since is None else await self._index(since)
         last = len(self.numbers) if until is None else await self._index(until, is_end=True)
         numbers = self.numbers[first:last]
@@ -71,7 +71,7 @@ class Statements:
         return low
 
     async def _heads_before(self, index: int) -> Heads | None:
-        """Where every partition stood at the statement before this one, by those from the last full one on."""
+        """Return all heads at the statement before this one, from the last full one on; None if one is missing."""
         statements: list[Statement] = []
         for earlier, number in zip(
             range(index - 1, -1, -1), count(self.numbers[index] - 1, -1), strict=False

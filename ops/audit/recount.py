@@ -61,7 +61,7 @@ class Recount:
         return [*self.findings, *self._lost_tail(), *self._changes()]
 
     def _compare_up_to(self, offset: int) -> None:
-        """At each anchor up to here; behind one that differs, continue with what was signed."""
+        """Compare at each anchor up to here; behind one that differs, continue with what was signed."""
         while self._at is not None and self._at + 1 < len(self._anchors):
             before, anchor = self._anchors[self._at], self._anchors[self._at + 1]
             if anchor.next_offset > offset:

@@ -1,4 +1,4 @@
-"""From statements in their order to anchors: offsets of each partition whose link was signed."""
+"""Turns statements, in their order, into anchors: offsets of each partition whose link was signed."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -33,11 +33,11 @@ class Walk:
     first: int
     """Number of the first statement that is looked at; what is before it is taken as it is signed there."""
     heads: Heads | None = None
-    """Where every partition stands; None behind a statement that is missing, up to the next full one."""
+    """The head of every partition; None behind a statement that is missing, up to the next full one."""
     anchors: dict[Partition, list[Anchor]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     number: int = 0
-    """Of the last that was taken."""
+    """Number of the last statement that was taken."""
     signed_at: datetime | None = None
     _previous_sha256: str | None = None
     _knew_all: bool = False
@@ -126,7 +126,7 @@ class Walk:
             known.append(anchor)
 
     def _genesis(self, chain: Chain, number: int) -> list[Anchor]:
-        """Where it begins, which needs no statement."""
+        """Return the anchor where the chain begins, which needs no statement."""
         start = chain.start_offset
         return [Anchor(number - 1, start, start, begin(chain.topic_partition, at=start).link)]
 

@@ -271,7 +271,7 @@ def _without_manifest(keys: Iterable[str]) -> list[str]:
 
 
 def _attempt_of(key: str) -> AttemptId | None:
-    """From `checkpoints/<job>/a-<job>-e<attempt>/…`; None for a key that is none of ours."""
+    """Read the attempt from `checkpoints/<job>/a-<job>-e<attempt>/…`; None for a key that is none of ours."""
     folders = key.split("/")
     number = folders[2].rpartition("-e")[2] if len(folders) > 2 else ""
     return (folders[1], int(number)) if number.isdigit() else None

@@ -26,7 +26,7 @@ class Limits:
     """What is normal on a live stack."""
 
     grace: timedelta = timedelta(seconds=30)
-    """From a write to the moment at which every reader has applied it."""
+    """Time from a write to the moment at which every reader has applied it."""
     stalled_after: timedelta = timedelta(minutes=30)
     """Longer than any deadline of a job's state machine."""
 
@@ -44,7 +44,7 @@ class Entry:
     """Empty where the record could not be read."""
     sequence: int | None
     sha256: bytes
-    """Of the value."""
+    """sha256 of the value."""
     writer: str
     """Who says that it wrote it."""
     time: datetime | None
@@ -224,14 +224,14 @@ class Access:
     """What the broker has of the users that are made while the platform runs."""
 
     users: frozenset[str] = frozenset()
-    """Those with a password."""
+    """Users with a password."""
     rights: frozenset[Right] = frozenset()
     quotas: Mapping[str, ClientQuotas] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Route:
-    """Where serving sends the requests of a slot."""
+    """The version and the replicas to which serving sends the requests of a slot."""
 
     tenant: str
     slot: str
@@ -294,7 +294,7 @@ class Snapshot:
     expiring: frozenset[str] = frozenset()
     """Ended jobs whose bundles the watcher will delete."""
     tenants: frozenset[str] = frozenset()
-    """Those with topics of their own."""
+    """Tenants with topics of their own."""
     kafka_users: tuple[KafkaUser, ...] = ()
 
 
@@ -327,18 +327,18 @@ class Store:
 @dataclass(frozen=True)
 class History:
     began_at: datetime
-    """Before anything was read; the database's clock, like `read_at`."""
+    """The moment before anything was read; by the database's clock, like `read_at`."""
     read_at: datetime
     """The moment that the tables show."""
     entries: tuple[Entry, ...] = ()
-    """By topic, partition and offset."""
+    """Records in the order of topic, partition and offset."""
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     snapshot: Snapshot = Snapshot()
     store: Store = Store()
     audit: tuple[str, ...] = ()
     """What is wrong with the audit chain."""
     access: Access | None = None
-    """None where the operator may not read it."""
+    """What the broker has of users; None where the operator may not read it."""
 
     def of_topic(self, topic: str) -> tuple[Entry, ...]:
         return self._by_topic.get(topic, ())

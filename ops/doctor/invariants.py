@@ -59,6 +59,6 @@ def check(history: History, limits: Limits) -> list[Finding]:
 
 
 def lasting(before: list[Finding], after: list[Finding]) -> list[Finding]:
-    """Of what a second look found, what the first had found already: the rest was under way."""
+    """Return what a second look found that the first had found already: the rest was under way."""
     known = {finding.identity for finding in before}
     return [finding for finding in after if finding.identity in known]

@@ -121,7 +121,7 @@ class _Bundles:
     """When; None where that is not in the topic any more."""
 
     def since(self, attempt: int) -> "_Bundles":
-        """Those of a stage, which begins with this attempt."""
+        """Return the bundles of a stage, which begins with this attempt."""
         return replace(self, named=frozenset(each for each in self.named if each.attempt >= attempt))
 
 

@@ -57,7 +57,7 @@ def _part(key: str, file: FileEntry) -> Part:
 
 
 async def _read_manifest(objects: ObjectStore, key: str) -> tuple[str, Manifest | None]:
-    """None where it was deleted since the keys were listed."""
+    """Read a manifest; None where it was deleted since the keys were listed."""
     try:
         data = await objects.get_bytes(key)
     except KeyError:

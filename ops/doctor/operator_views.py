@@ -63,7 +63,9 @@ async def read_tenants(conn: Connection) -> list[str]:
 
 
 async def read_snapshot(conn: Connection, *, began_at: datetime) -> Snapshot:
-    """began_at: before anything was read; what was removed later may stand in what was read."""
+    """Read what the tables show. `began_at`: before anything was read; what was removed later may be in what was
+    read.
+    """
     return Snapshot(
         jobs={row["job_id"]: Job(*row) for row in await conn.fetch(JOBS)},
         unapplied=await read_unapplied(conn),

@@ -37,7 +37,7 @@ def entry_of(delivery: Delivery | Unreadable) -> Entry:
 
 
 def _readable(delivery: Delivery) -> Entry:
-    """Of a copy nothing is judged that its original is judged by."""
+    """Keep of a record what checks need; a copy is not judged by what its original is judged by."""
     record, envelope, is_copy = delivery.record, delivery.envelope, delivery.topic.is_copy
     source = delivery.topic.writers[0] if is_copy else envelope.source.removeprefix(SOURCE).partition("/")[0]
     job_id = "" if is_copy else str(getattr(delivery.message, "job_id", None) or "")

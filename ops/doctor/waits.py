@@ -36,7 +36,7 @@ def _datasets(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _deployments(history: History, limits: Limits) -> Iterator[Finding]:
-    """Of each slot the newest desired state alone: an older one needs no answer."""
+    """Judge only the newest desired state of each slot: an older one needs no answer."""
     newest: dict[str, Entry] = {}
     for entry in history.of_type(DeploymentApproved, DeploymentWithdrawn):
         message = entry.message
@@ -63,7 +63,7 @@ def _tasks(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _messages(history: History, limits: Limits) -> Iterator[Finding]:
-    """They are parked at the end of their time, unless their service is behind in reading."""
+    """Judge waiting messages: at the end of their time they are parked, unless their service is behind in reading."""
     for service, kernel in history.kernels.items():
         for each in kernel.waiting:
             where = f"{service}.waiting {each.topic}/{each.partition} at {each.offset}"

@@ -34,7 +34,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Search:
-    """Where to look: rows of these services from `since` on, of all topics where none is named."""
+    """Which rows to look for: of these services from `since` on, of all topics where none is named."""
 
     services: Sequence[str]
     since: datetime

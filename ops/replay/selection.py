@@ -19,11 +19,11 @@ class Selection:
     topics: tuple[str, ...]
     since: Bound = None
     until: Bound = None
-    """Itself left out."""
+    """End of the selection, itself left out."""
     job_id: str | None = None
 
     async def read(self, login: Login) -> AsyncIterator[Record]:
-        """In order within a partition. By assignment: no group knows of it."""
+        """Yield the records, in order within a partition. Partitions are assigned: no group knows of it."""
         async with PartitionReader(login, idle_ms=READING_MS) as reader:
             for topic in self.topics:
                 async for record in self._read_topic(reader, topic):
@@ -39,7 +39,7 @@ class Selection:
                     yield record
 
     async def _ranges(self, reader: PartitionReader, partitions: list[Partition]) -> dict[Partition, range]:
-        """Those that are not empty."""
+        """Return the selected offsets of the partitions in which there are any."""
         in_log = await reader.ranges(partitions)
         starts = await _offsets(reader, self.since, partitions)
         stops = await _offsets(reader, self.until, partitions)

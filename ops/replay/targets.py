@@ -125,7 +125,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 @dataclass
 class Sending:
-    """With the ids that they have: whoever applied one has it in its inbox and does nothing."""
+    """Sends the records with the ids that they have: whoever applied one has it in its inbox and does nothing."""
 
     resend: Resend
     outcome: str

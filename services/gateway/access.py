@@ -10,7 +10,7 @@ from services.gateway.quotas import Quotas
 
 KEY_PREFIX = "sk-retune-"
 OPERATOR = ""
-"""In the place of a tenant: whose files no tenant's key opens."""
+"""Name that takes the place of a tenant for the operator's files, which no tenant's key opens."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ async def copy_for_tenants(event: Message, unit: Unit) -> None:
 
 
 async def _tenants_of(event: Message, conn: Connection) -> list[str]:
-    """Those that have topics."""
+    """Return the tenants that the event is about and that have topics."""
     if isinstance(event, AdaptersStale):
         return await store.tenants_on_base(conn, event.stale_sha)
     tenant = getattr(event, "tenant", None)
@@ -30,7 +30,7 @@ async def tenant_opened(event: TenantOpened, unit: Unit) -> None:
 
 
 async def user_ready(event: KafkaUserReady, unit: Unit) -> None:
-    """Of a new tenant it may be heard before TenantOpened, which was written with it."""
+    """Note a tenant's topics; for a new tenant this may be heard before TenantOpened, which was written with it."""
     if event.tenant is not None:
         await store.set_topics(unit.conn, event.tenant)
 

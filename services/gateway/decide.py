@@ -53,7 +53,7 @@ WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, 
 SHOWN_STEPS = 100
 """Steps of a job that its timeline shows the numbers of."""
 RESULTS_PURPOSE = "fine-tune-results"
-"""Of files that the gateway writes itself."""
+"""Purpose of files that the gateway writes itself."""
 
 GateStatus = Literal["passed", "failed", "inconclusive", "not_asked", "pending"]
 VERDICTS: Mapping[str, GateStatus] = {
@@ -72,7 +72,7 @@ class Ending:
     has_model: bool
     """Whether the registry made a version of what was trained."""
     is_promoted: bool | None
-    """None before the job has succeeded, and in jobs that ended before this was kept."""
+    """Whether it was promoted; None before the job has succeeded, and in jobs that ended before this was kept."""
     is_deployed: bool
     auto_deploy: bool
     verdict: str | None
@@ -130,7 +130,7 @@ def steps_to_show(steps: Sequence[OfStepT], num_steps: int | None, *, every: int
 
 
 def seconds_left(newest: Sequence[Step], *, num_left: int) -> float | None:
-    """As the recorded steps went, the newest first; None before an attempt has two of them."""
+    """Estimate the seconds left from the recorded steps, newest first; None before an attempt has two of them."""
     steps = [step for step in newest if step.attempt == newest[0].attempt]
     if len(steps) < 2:
         return None
@@ -154,7 +154,7 @@ class Trained:
     base: BaseModel
     """The base model that it was trained on, whose name still points to the same files."""
     recipe: Recipe
-    """By which it was trained."""
+    """The recipe by which it was trained."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Inputs:
     base: BaseModel | None
     files: Mapping[str, StoredFile | None]
     trained: Trained | None = None
-    """Where `model` names no base model."""
+    """What `model` names where it names no base model."""
 
     def file(self, file_id: str, *, param: str) -> StoredFile:
         stored_file = self.files.get(file_id)
@@ -256,7 +256,7 @@ def dataset_commands(
 def dataset_command(
     request: CreateJob | CreateDataset, inputs: Inputs, *, tenant: str, dataset_id: str
 ) -> SubmitDataset:
-    """Of the first stage, or of all there is. Raises Refused."""
+    """Return the command for the dataset of the first stage, or of the only one. Raises Refused."""
     own = request.retune
     if isinstance(request, CreateDataset) and own.later_stages:
         message = "retune.later_stages: a dataset is of one stage. Nearest that works: one request for each"
@@ -299,7 +299,7 @@ def _dataset_spec(
 
 
 PARAMS = {"holdout": "retune.holdout_file"}
-"""Of fields that have another name in a request than in JobSpec."""
+"""Names that fields of JobSpec have in a request, where they differ."""
 
 
 def refuse_final(obstacles: Iterable[Obstacle]) -> None:

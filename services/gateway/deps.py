@@ -28,7 +28,7 @@ from shared.service import Service
 POLL_SECONDS = 0.05
 MAX_PAGE = 100
 LARGE_PAGE = 1_000
-"""Of lists that OpenAI's client, and whoever knew them before they had pages, takes to be whole."""
+"""Longest page, and the default, of lists that OpenAI's client and clients from before pages take to be whole."""
 MAX_DIGITS = 18
 MAX_SHOWN_CHARACTERS = 80
 
@@ -169,7 +169,7 @@ def page_size(limit: int, *, at_most: int = MAX_PAGE) -> int:
 
 
 def parse_cursor(row_id: str | None, prefix: str, *, param: str) -> int | None:
-    """Of an id such as `ftevent-12`."""
+    """Return the number in an id such as `ftevent-12`; None without an id. Raises ApiError for any other text."""
     if row_id is None:
         return None
     number = row_id.removeprefix(f"{prefix}-")
@@ -180,7 +180,7 @@ def parse_cursor(row_id: str | None, prefix: str, *, param: str) -> int | None:
 
 
 def invalid_cursor(after: str) -> ApiError:
-    """Where a page should begin after something that is not in the list."""
+    """Answer a request for a page that begins after something that is not in the list."""
     return ApiError(400, f"after: {after[:80]!r} is not in this list", param="after", code="invalid_value")
 
 

@@ -64,7 +64,7 @@ class ApiError(Exception):
 
 
 def not_found(what: str, name: str, *, param: str | None = None) -> ApiError:
-    """Also for what belongs to another tenant: existence is not disclosed."""
+    """Answer 404, also for what belongs to another tenant: existence is not disclosed."""
     code = re.sub(r"\W", "_", what)
     return ApiError(404, f"{what} {name!r} does not exist", param=param, code=f"{code}_not_found")
 

@@ -7,7 +7,9 @@ from shared.messaging.unit import Unit
 
 
 async def policy_published(event: evaluation.GatePolicyPublished, unit: Unit) -> None:
-    """Its suites were registered before this gateway listed any, or are on their way on another partition."""
+    """Save the policy, and its suites: they may have been registered before this gateway listed any, or their own
+    events are on their way on another partition.
+    """
     await tables.save_gate_policy(unit.conn, event)
     for suite in event.suites:
         is_benchmark = suite.check == "benchmark"

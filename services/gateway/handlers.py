@@ -225,7 +225,7 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     await store.answer_evaluation(unit.conn, event.command_id)
     await unit.release(f"job:{event.subject_id}")
     await tables.add_refusal(unit.conn, event, at=unit.now)
-    # A request whose id is taken stands for another dataset, which continues.
+    # An id that is taken is that of another dataset, which continues.
     if event.command == dataset.SubmitDataset.type and event.code != "dataset_id_taken":
         await tables.refuse_dataset(unit.conn, event)
 
@@ -255,7 +255,7 @@ async def _ended_early(event: job.JobFailed | job.JobCancelled, unit: Unit) -> N
 
 
 async def _dataset_deleted(event: dataset.DatasetDeleted, unit: Unit) -> None:
-    """It names every dataset of the version, which may be none."""
+    """Mark every dataset of the version as deleted; the event names them all, which may be none."""
     deleted = {"state": "deleted", "dataset_version": event.dataset_version}
     detail = event.model_dump(mode="json", include={"dataset_ids"})
     for dataset_id in event.dataset_ids:

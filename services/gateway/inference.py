@@ -24,9 +24,9 @@ MAX_PROMPTS = 16
 MAX_STOPS = 4
 MAX_TOKENS = 2**20
 MAX_TOOLS = 128
-"""OpenAI's, of the tools of a request and of the calls of a message."""
+"""OpenAI's limit on the tools of a request and on the calls of a message."""
 MAX_SCHEMA_CHARACTERS = 64 * 1024
-"""Of one JSON schema: a replica makes a grammar of it."""
+"""Longest JSON schema that is taken: a replica makes a grammar of it."""
 MAX_LOGPROBS = 20
 """What a replica computes at most for a token."""
 
@@ -311,7 +311,7 @@ class ChatRequest(Inference):
     @field_validator("tool_choice")
     @classmethod
     def _is_of_the_tools(cls, value: object, info: ValidationInfo) -> object:
-        """Without tools `none` and `auto` ask for nothing."""
+        """Check the choice against the tools; without tools `none` and `auto` ask for nothing."""
         tools = info.data.get("tools")
         if tools is None:
             if value in (None, "none", "auto") or "tools" not in info.data:

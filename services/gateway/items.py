@@ -30,7 +30,7 @@ async def item_page(
 
 
 async def log_text(objects: ObjectStore, verdict: Evaluation) -> str | None:
-    """None where nothing was scored."""
+    """Return the log of the scoring process; None where nothing was scored."""
     raw = await _find(objects, layout.evaluation(verdict.measured_by, layout.EVALUATION_LOG))
     return None if raw is None else raw.decode("utf-8", "replace")
 

@@ -33,7 +33,7 @@ class DpoMethod(Answer):
 
 
 class JobMethod(Answer):
-    """With the hyperparameters of its type."""
+    """The job's type of training, with the hyperparameters of that type."""
 
     type: Literal["supervised", "dpo"]
     supervised: SupervisedMethod | None
@@ -69,10 +69,10 @@ class Gate(Answer):
 
 
 class Queue(Answer):
-    """Where a queued job stands, as the scheduler said last."""
+    """Place of a queued job, as the scheduler reported it last."""
 
     position: int | None
-    """Exact up to 10, else rounded up to one digit."""
+    """Place in the queue: exact up to 10, else rounded up to one digit."""
     reason: WaitReason
     estimated_start: Time | None
     as_of: Time
@@ -82,26 +82,26 @@ class RecordedStep(StepMetrics):
     attempt: Count
     """The newest attempt that made the step."""
     valid_loss: float | None
-    """After the step, where the recipe says to measure it there: on some windows of the validation file."""
+    """Loss after the step on some windows of the validation file, where the recipe says to measure it there."""
     full_valid_loss: float | None
-    """On all of them."""
+    """Loss after the step on all windows of the validation file."""
     perplexity: float | None = None
-    """Of the validation file, with cpt, where `full_valid_loss` is measured."""
+    """Perplexity on the validation file, with cpt, where `full_valid_loss` is measured."""
 
 
 class Stage(Answer):
     """A stage of the job's training; each starts from what the one before has trained."""
 
     number: Count
-    """From 1."""
+    """Number of the stage, from 1."""
     status: Literal["waiting", "present", "trained"]
     training_file: str
     validation_file: str | None
     dataset_id: str
     recipe: JsonObject
-    """As in the request; without `auto` once the job is queued."""
+    """The recipe as in the request; without `auto` once the job is queued."""
     dataset_version: str | None
-    """This and the next three: None until the datasets of all stages are ready."""
+    """Version of the dataset. This and the next three are None until the datasets of all stages are ready."""
     config_hash: str | None
     """Covers the stages before it too."""
     steps_before: Count | None
@@ -115,7 +115,7 @@ class JobExtensions(Answer):
     stage: Count | None
     """Number of the stage that it is in; None where it has no stages."""
     stages: tuple[Stage, ...]
-    """Those of a job that has several."""
+    """Stages of a job that has several."""
     waiting_for: str
     queue: Queue | None
     warnings: tuple[JobWarning, ...]
@@ -154,7 +154,7 @@ class Job(Resource):
     finished_at: Time | None
     estimated_finish: Time | None
     model: str | None
-    """As in the request: a base model, or what an earlier job trained."""
+    """The name that the request gave: a base model, or what an earlier job trained."""
     fine_tuned_model: str | None
     """Name of the version, also of one that the gate did not pass."""
     organization_id: str
@@ -199,17 +199,17 @@ class CheckpointMetrics(Answer):
     train_loss: float | None
     valid_loss: float | None
     served_valid_loss: float | None = None
-    """Of the same windows, with qlora or quantization: the adapter on the base as it is served, while the others are
-    on the base in 4 bits. Of the last checkpoint alone."""
+    """Loss on the same windows as `valid_loss`, with qlora or quantization: of the adapter on the base as it is
+    served, while the other losses are on the base in 4 bits. Measured for the last checkpoint alone."""
     full_valid_loss: float | None
     perplexity: float | None = None
-    """Of the validation file, with cpt: of the last checkpoint, and where `full_valid_loss` is measured."""
+    """Perplexity on the validation file, with cpt, of the last checkpoint and where `full_valid_loss` is measured."""
     start_perplexity: float | None = None
-    """Before the first step."""
+    """Perplexity before the first step."""
     reward_margin: float | None = None
-    """Of the validation file, with dpo: the mean by which chosen answers have a greater reward than rejected ones."""
+    """Mean by which chosen answers of the validation file have a greater reward than rejected ones, with dpo."""
     reward_accuracy: float | None = None
-    """Share of its pairs whose chosen answer has the greater reward."""
+    """Share of the validation file's pairs whose chosen answer has the greater reward."""
 
 
 class CheckpointExtensions(Answer):

@@ -18,7 +18,7 @@ DOUBT = 1.1
 """A job is refused where its estimate is more than so many times what a device has."""
 
 STORED_BYTES_PER_SECOND = 2**28
-"""Of a bundle by each node, to its disk and on to S3. Assumed: nobody knows it before there is a node."""
+"""Assumed rate at which a node writes a bundle to its disk and on to S3: nobody knows it before there is a node."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Base:
 
     @classmethod
     def of(cls, detail: BaseModelDetail | None) -> Self | None:
-        """None for a base that was registered before its shape was looked at."""
+        """Return what is known of the base; None if it was registered before its shape was looked at."""
         if detail is None or detail.capabilities is None:
             return None
         return cls(detail.capabilities, detail.num_parameters, detail.context_tokens)
@@ -42,12 +42,12 @@ class Base:
 
     @property
     def max_seq_length(self) -> int:
-        """Of `auto`."""
+        """Window in tokens where a policy says `auto`."""
         return min(DEFAULT_WINDOW_TOKENS, self.context_tokens)
 
 
 def of_job(spec: JobSpec, base: Base, *, max_seq_length: int, is_gpu: bool) -> MemoryEstimate:
-    """The least that the recipe allows."""
+    """Estimate the least memory that the recipe allows."""
     setting = _setting(spec, max_seq_length, is_gpu=is_gpu)
     return needed(base.shape, least(spec.recipe, num_devices=setting.num_devices), setting)
 
@@ -55,8 +55,8 @@ def of_job(spec: JobSpec, base: Base, *, max_seq_length: int, is_gpu: bool) -> M
 def chosen_by(
     pools: tuple[PoolCapacityChanged, ...], spec: JobSpec, base: Base, *, max_seq_length: int
 ) -> JobMemory:
-    """By the GPUs of the pool with the largest ones, as the training process chooses there. A batch size of `auto`
-    is not known yet: it counts as one window for each device.
+    """Estimate with what the training process would choose on the GPUs of the pool with the largest ones. A batch
+    size of `auto` is not known yet: it counts as one window for each device.
     """
     known = [pool for pool in pools if pool.device_memory_bytes is not None and _is_gpu(pool)]
     if not known:
@@ -82,15 +82,15 @@ class MethodMemory(Value):
     """What each device needs by estimate, on one GPU with the default recipe."""
 
     kept_bytes: Bytes
-    """With all activations kept."""
+    """Bytes that are needed with all activations kept."""
     recomputed_bytes: Bytes
-    """With activations computed again."""
+    """Bytes that are needed with activations computed again."""
     max_seq_length: Count
     """Length of a window."""
 
 
 def of_base(base: Base) -> dict[str, MethodMemory]:
-    """By method."""
+    """Return the estimates by method."""
     return {
         method.value: MethodMemory(
             kept_bytes=_of_method(base, method, recomputed=False),
@@ -177,7 +177,7 @@ def _with_recipe(spec: JobSpec, **changes: object) -> JobSpec:
 
 
 def _share(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> float:
-    """Of what the pool's devices have, which is known."""
+    """Return the part that the job needs of the memory of the pool's devices, which must be known."""
     needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(pool))
     return needed.total_bytes / (pool.device_memory_bytes or 1)
 

@@ -55,7 +55,7 @@ class Upload(Row):
     filename: str
     purpose: str
     size_bytes: Count
-    """Of all parts together, as announced."""
+    """Bytes of all parts together, as announced."""
     state: Literal["pending", "completed", "cancelled"]
     file_id: str | None
     created_at: datetime
@@ -102,7 +102,7 @@ class SubmittedStage(Row):
 
     @classmethod
     def all_of(cls, submitted: SubmitJob | JobSubmitted) -> "tuple[SubmittedStage, ...]":
-        """In their order; none where the job has no later ones."""
+        """Return the stages in their order; none where the job has no later ones."""
         if not submitted.later_dataset_ids:
             return ()
         dataset_ids = (submitted.dataset_id, *submitted.later_dataset_ids)
@@ -148,7 +148,7 @@ class EvalProgress(Row):
 
 
 class JobVerdict(Row):
-    """Of the newest evaluation of a job's model that has ended, or else of the one that runs."""
+    """The newest evaluation of a job's model that has ended, or else the one that runs."""
 
     eval_id: str
     outcome: str
@@ -163,8 +163,8 @@ class JobMemory(MemoryEstimate):
     max_seq_length: Count
     """Length of a window of the job's dataset."""
     pool: str | None = None
-    """By whose devices it is chosen; None where no pool says what its devices have, for the least that the recipe
-    allows."""
+    """Pool for whose devices it is chosen; None where no pool says what its devices have: then the estimate is the
+    least that the recipe allows."""
 
 
 class AttemptPreparation(Preparation):
@@ -195,10 +195,10 @@ class Job(Row):
     retry_of: str | None
     attempt: int
     stage: int | None
-    """Number of the one that is trained, from 1; None where it has no stages."""
+    """Number of the stage that is trained, from 1; None where it has no stages."""
     stages: tuple[SubmittedStage, ...]
     stage_plans: tuple[StagePlan, ...]
-    """Of all of them, once it is queued."""
+    """Plans of all stages, once it is queued."""
     num_steps: int | None
     last_step: int
     valid_loss: float | None
@@ -229,12 +229,12 @@ class JobCourse(Row):
     """What steps are counted of, and what is measured on the way."""
 
     num_steps: int | None
-    """None before the job is queued."""
+    """Steps of the whole job; None before it is queued."""
     spec: SubmittedSpec
     stage_plans: tuple[StagePlan, ...] = ()
 
     def recipe_at(self, step: int) -> Recipe:
-        """Of the stage that makes the step."""
+        """Return the recipe of the stage that makes the step."""
         last = 0
         for plan in self.stage_plans:
             last += plan.num_steps
@@ -269,12 +269,12 @@ class Checkpoint(Row):
     state: str
     created_at: datetime
     is_best: bool
-    """Of the job's, where its recipe asks for the best one."""
+    """Whether it is the best checkpoint of the job, where the recipe asks for the best one."""
 
 
 class MeasuredStep(Step):
     measured: BundleMetrics | None
-    """Of the newest bundle that was written at this step."""
+    """Numbers of the newest bundle that was written at this step."""
 
 
 class RecordedSteps(Row):
@@ -326,7 +326,7 @@ class DatasetAnswer(Row):
 
 
 class SuiteDetail(Row):
-    """Of a benchmark the first three, of a safety suite the last one."""
+    """Details of a suite: a benchmark has the first three fields, a safety suite the last one."""
 
     kind: BenchmarkKind | None = None
     num_fewshot: Count | None = None
@@ -360,9 +360,9 @@ class BaseModelDetail(Row):
     num_parameters: Count
     """Parameters of the model."""
     training_template_sha256: str | None = None
-    """Of the template that marks the answers in training; None: they are taken from the model's own."""
+    """sha256 of the template that marks the answers in training; None: they are taken from the model's own."""
     capabilities: BaseCapabilities | None = None
-    """None: registered before they were looked at."""
+    """What the model can do; None: it was registered before this was looked at."""
 
 
 class RegisteredBase(Row):
@@ -419,7 +419,7 @@ class Evaluation(Row):
 
     @property
     def measured_by(self) -> str:
-        """Its own id, or that of an earlier one whose numbers could not but be equal."""
+        """The evaluation that made the numbers: this one, or an earlier one whose numbers could not but be equal."""
         return (self.evidence and self.evidence.measured_by) or self.eval_id
 
 

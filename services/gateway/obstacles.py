@@ -42,9 +42,10 @@ class Known:
     holdout_rows: int | None = None
     """Lines of the job's holdout; None where it has none, or one that nobody counted."""
     base: Base | None = None
-    """None where the name is another model's by now, or was registered before what it can do was looked at."""
+    """What is known of the base model; None where the name is another model's by now, or was registered before what
+    it can do was looked at."""
     max_seq_length: int | None = None
-    """Of the job's dataset; None where its request has not come yet."""
+    """Window in tokens of the job's dataset; None where its request has not come yet."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 def suited_pools(
     resources: Resources, pools: tuple[PoolCapacityChanged, ...]
 ) -> tuple[PoolCapacityChanged, ...]:
-    """Those that could take the job."""
+    """Return the pools that could take the job."""
     return tuple(
         pool
         for pool in pools

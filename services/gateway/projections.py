@@ -31,7 +31,7 @@ from services.gateway.tables import (
 from shared.messaging.unit import Unit
 
 Source = Callable[[Any, Unit], object]
-"""Where the value of a column comes from."""
+"""Function that makes the value of a column."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def _bundle(**others: object) -> Projection:
 
 
 def _queue_entry(event: job.QueuePositionChanged, unit: Unit) -> JsonObject:
-    """On another topic than the job's own: it may come before the job is queued, and after it has nodes."""
+    """Return the job's place in the queue. It comes on another topic than the job's own: it may be heard before the
+    job is queued, and after it has nodes.
+    """
     entry: JsonObject = event.model_dump(mode="json", exclude={"job_id", "tenant"})
     return entry | {"as_of": envelope_of(unit).time.isoformat()}
 

@@ -11,16 +11,16 @@ from shared.errors import Refused
 GIB = 1024**3
 
 Limit = Annotated[int, Field(ge=0, lt=2**53)] | None
-"""None: as much as there is."""
+"""Limit of a quota; None: as much as there is."""
 
 
 class Quotas(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests_per_minute: Limit = 6_000
-    """Of each API key, over HTTP, in each process of the gateway."""
+    """Requests of each API key, over HTTP, in each process of the gateway."""
     commands_per_day: Limit = 10_000
-    """Over HTTP and Kafka together, in a day of UTC."""
+    """Commands over HTTP and Kafka together, in a day of UTC."""
     open_jobs: Limit = 1_000
     """Jobs that have not ended."""
     running_devices: Limit = None
@@ -28,7 +28,7 @@ class Quotas(BaseModel):
     open_datasets: Limit = 1_000
     """Datasets that are not validated yet, those of jobs among them."""
     stored_bytes: Limit = 200 * GIB
-    """Of files, each counted for itself."""
+    """Bytes of all files, each file counted for itself."""
     streams: Limit = 50
     """Timelines that are followed at once, in each process of the gateway."""
     inference_requests: Limit = 100
@@ -36,7 +36,8 @@ class Quotas(BaseModel):
     transfers: Limit = 8
     """Files that are sent or fetched at once, in each process of the gateway."""
     transfer_bytes: Limit = 16 * GIB
-    """Of those files; an upload that does not announce its length counts as the longest that is taken."""
+    """Bytes of the files of `transfers`; an upload that does not announce its length counts as the longest that is
+    taken."""
 
     @classmethod
     def none(cls) -> Self:
@@ -49,7 +50,7 @@ class Quotas(BaseModel):
 
 
 class QuotaExceeded(Refused):
-    """429 over HTTP."""
+    """A quota of the tenant is used up: 429 over HTTP."""
 
     def __init__(self, name: str, message: str, *, limit: int, again_in: timedelta) -> None:
         super().__init__("quota_exceeded", f"{name}: {message}, expected at most {limit}", param=name)

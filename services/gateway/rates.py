@@ -56,7 +56,7 @@ class InFlight:
 
     name: str
     of_all: int
-    """As much as this process carries."""
+    """How much this process carries of all tenants together."""
     _counts: Counter[str] = field(default_factory=Counter)
 
     @contextmanager

@@ -195,7 +195,7 @@ async def events_after(database: Database, job_id: str, *, after: int, limit: in
 async def list_checkpoints(
     source: Source, job_id: str, tenant: str, *, before: tuple[int, int] | None, limit: int
 ) -> list[Checkpoint]:
-    """Newest first; `before`: the attempt and step that a page begins after."""
+    """Return verified checkpoints, the newest first. `before`: the attempt and step that a page begins after."""
     attempt, step = before or (None, None)
     return await select(Checkpoint, source, LIST_CHECKPOINTS, job_id, tenant, attempt, step, limit)
 
@@ -238,7 +238,7 @@ async def find_tenant_of_dataset(source: Source, dataset_id: str) -> str | None:
 
 
 async def find_policy_of_dataset(source: Source, dataset_id: str, tenant: str) -> DatasetPolicy | None:
-    """None where nobody asked for the dataset here."""
+    """Return the policy that the dataset was asked for with; None where nobody asked for it here."""
     policy = await source.fetchval(POLICY_OF_DATASET, dataset_id, tenant)
     return None if policy is None else DatasetPolicy.model_validate(policy)
 
@@ -267,7 +267,7 @@ async def list_pools(source: Source) -> list[PoolCapacityChanged]:
 
 
 async def find_base_detail(conn: Connection, name: str, base_sha: str) -> BaseModelDetail | None:
-    """None where the name is another model's by now."""
+    """Return what is known of the base model; None where the name is another model's by now."""
     detail = await conn.fetchval(FIND_BASE_DETAIL, name, base_sha)
     return None if detail is None else BaseModelDetail.model_validate(detail)
 
@@ -286,7 +286,7 @@ async def find_model(source: Source, tenant: str, name: str) -> ModelVersion | N
 
 
 async def find_digest_of_bundle(source: Source, tenant: str, job_id: str, manifest_sha256: str) -> str | None:
-    """Of the model version that the bundle has become; None where it has become none."""
+    """Return the digest of the model version that the bundle has become; None where it has become none."""
     digest: str | None = await source.fetchval(DIGEST_OF_BUNDLE, tenant, job_id, manifest_sha256)
     return digest
 

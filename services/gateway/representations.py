@@ -25,7 +25,7 @@ def page(items: Sequence[T], *, size: int) -> responses.Page[T]:
 
 
 def model_page(items: Sequence[responses.AnyModel], *, size: int) -> responses.ModelPage:
-    """As `page`; a version is continued by its own id, as two with the same weights have one name."""
+    """Make a page as `page` does; it continues after a version's own id: two with the same weights have one name."""
     shown = tuple(items[:size])
     ids = [each.retune.model_id if isinstance(each, responses.FineTunedModel) else each.id for each in shown]
     first, last = (ids[0], ids[-1]) if ids else (None, None)
@@ -111,7 +111,7 @@ def _hyperparameters(recipe: model.JsonObject) -> job_responses.Hyperparameters:
 
 
 def _method(recipe: model.JsonObject, dials: job_responses.Hyperparameters) -> job_responses.JobMethod:
-    """In OpenAI's words: whatever learns no preferences is supervised."""
+    """Return the method in OpenAI's words: whatever learns no preferences is supervised."""
     if recipe.get("method") != Method.DPO:
         supervised = job_responses.SupervisedMethod(hyperparameters=dials)
         return job_responses.JobMethod(type="supervised", supervised=supervised, dpo=None)

@@ -75,7 +75,7 @@ class Extensions(Spec):
     holdout_file: str | None = None
     safety_mix: SafetyMixChoice | None = None
     later_stages: Annotated[tuple[StageChoice, ...], Field(max_length=7)] = ()
-    """Of a job: what is trained after its own files, one stage after the other, before the gate sees the last one."""
+    """What a job trains after its own files, one stage after the other, before the gate sees the last one."""
     auto_deploy: bool = True
     allow_ungated: bool = False
     """Train although the gate has nothing to ask in a check that it requires."""
@@ -101,16 +101,16 @@ class CreateUpload(Spec):
     filename: Annotated[str, Field(min_length=1, max_length=1024)]
     purpose: str
     bytes: Annotated[int, Field(ge=1)]
-    """Of all parts together."""
+    """Bytes of all parts together."""
     mime_type: Annotated[str, Field(max_length=255)]
     expires_after: Annotated[None, BeforeValidator(not_yet)] = None
 
 
 class CompleteUpload(Spec):
     part_ids: Annotated[tuple[str, ...], Field(min_length=1, max_length=10_000)]
-    """In their order in the file."""
+    """Ids of the parts, in their order in the file."""
     md5: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{32}$")] | None = None
-    """Of the whole file, in hexadecimal."""
+    """md5 of the whole file, in hexadecimal."""
 
 
 class CreateDataset(Spec):
@@ -138,7 +138,7 @@ class CreateTenant(Spec):
 
 
 UserName = Annotated[str, Field(pattern=LABEL)]
-"""Without what the platform puts before it."""
+"""Name of a user, without what the platform puts before it."""
 
 
 class CreateUser(Spec):
@@ -150,4 +150,4 @@ class CreateSubscriber(Spec):
     topics: Annotated[tuple[Annotated[str, Field(max_length=100)], ...], Field(max_length=MAX_READABLE)] = ()
     """Lifecycle topics, of all tenants."""
     tenants: Annotated[tuple[UserName, ...], Field(max_length=MAX_READABLE)] = ()
-    """Those whose own topics of events it reads."""
+    """Tenants whose own topics of events it reads."""

@@ -122,7 +122,7 @@ class BaseModelFacts(BaseModelDetail):
 
     base_sha: str
     memory: dict[str, MethodMemory] | None
-    """By method; None where the model's shape was not looked at."""
+    """Estimates by method; None where the model's shape was not looked at."""
 
 
 class BaseModelExtensions(BaseModelFacts):
@@ -207,9 +207,9 @@ class Lineage(Approval):
     started_from: StartFrom | None
     """The version or checkpoint that its training started from; None: the base model."""
     best_valid_loss: float | None
-    """By which its checkpoint, `bundle`, is the best of its run; null: it is the last one."""
+    """Loss by which its checkpoint, `bundle`, is the best of its run; null: the checkpoint is the last one."""
     stages: tuple[StagePlan, ...]
-    """Those that its job trained, in their order, where there are several; dataset and hash are the last one's."""
+    """Stages that its job trained, in their order, where there are several; dataset and hash are the last one's."""
     evaluation: LineageVerdict | None
 
 
@@ -237,9 +237,9 @@ class Progress(Answer):
     total: Count | None
     unit: Literal["steps", "items"]
     seconds_left: Seconds | None
-    """As the newest steps or items went; None before there are two."""
+    """Estimate from the pace of the newest steps or items; None before there are two."""
     valid_loss: float | None = None
-    """Of training: the newest loss on the whole validation file, where the recipe says when to measure it."""
+    """Newest loss on the whole validation file, in training, where the recipe says when to measure it."""
 
 
 class Evaluation(Resource):

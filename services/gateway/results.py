@@ -34,7 +34,7 @@ COLUMNS = (
 ROWS_AT_ONCE = 10_000
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
-"""For steps that are on their way on another topic than the news of the end."""
+"""Longest wait for steps that are on their way on another topic than the news of the end."""
 
 
 class WriteResults(Task):
@@ -121,7 +121,7 @@ class Results:
 
 
 def lines(steps: Iterable[MeasuredStep]) -> Iterator[list[JsonValue]]:
-    """Of the table; empty where something was not measured."""
+    """Yield the lines of the table; a cell is empty where something was not measured."""
     for step in steps:
         measured = step.validation or step.measured or BundleMetrics()
         numbers = step.metrics | {

@@ -25,13 +25,13 @@ class Settings(ServiceSettings):
     max_transfers: int = 64
     max_transfer_bytes: int = 64 * 1024**3
     max_streams: int = 2_000
-    """Of all tenants together, in each process of the gateway; beyond it 503."""
+    """Streams of all tenants together, in each process of the gateway; beyond it 503."""
     max_inference_requests: int = 1_000
-    """As for streams."""
+    """Chats and completions of all tenants together, in each process of the gateway; beyond it 503."""
     inference_timeout_seconds: float = 300.0
     command_wait_seconds: float = 10.0
     """How long a request waits for the service that decides to accept or refuse its command."""
     quotas: Quotas = Quotas()
-    """Of tenants for which the operator decided nothing else; in JSON, `{"open_jobs": 50}`."""
+    """Quotas of tenants for which the operator decided nothing else; in JSON, `{"open_jobs": 50}`."""
     route_wait_seconds: float = 10.0
     """How long a chat request waits for the route of a model that is approved already, or has to be loaded again."""

@@ -27,7 +27,7 @@ Source = Connection | Database
 R = TypeVar("R", bound=Row)
 UploadEnd = Literal["completed", "cancelled"]
 Order = Literal["asc", "desc"]
-"""By the time of creation."""
+"""Order by the time of creation."""
 
 
 def columns(kind: type[Row]) -> str:
@@ -213,7 +213,7 @@ PRUNED = (
     *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
     *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS, PRUNE_KEYS),
 )
-"""In this order: what is kept of an ended job goes before the row that names it."""
+"""Statements in the order in which they run: what is kept of an ended job goes before the row that names it."""
 
 
 async def find(kind: type[R], source: Source, query: str, *values: object) -> R | None:
@@ -264,7 +264,7 @@ async def set_quotas(conn: Connection, tenant: str, quotas: JsonObject) -> bool:
 
 
 async def lock_device_limits(conn: Connection, tenant: str | None) -> list[DeviceLimit]:
-    """Of the tenant, or of all."""
+    """Lock and return the limit of the tenant, or of all."""
     return await select(DeviceLimit, conn, LIMITED_DEVICES, tenant)
 
 
@@ -335,14 +335,14 @@ async def find_upload(source: Source, upload_id: str, tenant: str) -> Upload | N
 async def end_upload(
     conn: Connection, upload_id: str, state: UploadEnd, *, file_id: str | None = None
 ) -> Upload | None:
-    """None where it has ended before."""
+    """End the upload and return it; None where it has ended before."""
     return await find(Upload, conn, END_UPLOAD, upload_id, state, file_id)
 
 
 async def hold_parts(
     conn: Connection, upload_id: str, part_ids: Sequence[str], *, now: datetime
 ) -> dict[str, UploadPart]:
-    """Those that there are, by id; they are not removed before an hour has passed."""
+    """Return the parts that there are, by id; they are not removed before an hour has passed."""
     parts = await select(UploadPart, conn, HOLD_PARTS, upload_id, part_ids, now)
     return {part.file_id: part for part in parts}
 
@@ -388,7 +388,7 @@ async def delete_file(conn: Connection, file_id: str, tenant: str, *, now: datet
 
 
 async def state_of_file(database: Database, file_id: str) -> tuple[str, str]:
-    """Its state, whoever owns it, and the sha256 of its bytes."""
+    """Return the state of the file, whoever owns it, and the sha256 of its bytes."""
     row = await database.fetchrow(STATE_OF_FILE, file_id)
     assert row is not None, f"{file_id} was never uploaded"
     return row["state"], row["sha256"]
@@ -440,5 +440,5 @@ async def insert_placeholder(conn: Connection, command: SubmitJob, *, now: datet
 
 
 async def insert_retry(conn: Connection, command: RetryJob, *, now: datetime) -> None:
-    """As for a job that is submitted; its specification is the other job's."""
+    """Show the new job as `insert_placeholder` does; its specification is the other job's."""
     await conn.execute(INSERT_RETRY, command.new_job_id, command.job_id, now)

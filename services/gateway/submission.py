@@ -22,7 +22,7 @@ async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id:
 
 
 async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
-    """None where the base model's shape or the dataset's window is not known."""
+    """Estimate the job's memory; None where the base model's shape or the dataset's window is not known."""
     base = await _base(conn, spec)
     if base is None:
         return None
@@ -45,7 +45,7 @@ async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
 
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
-    """Of all jobs, whichever door they came by; operators' commands pass none of ours."""
+    """Show what may keep the job from its end, by whichever door it came; operators' commands pass none of ours."""
     asked = event.spec, event.tenant, event.dataset_id
     warnings = as_warnings(await obstacles_to(unit.conn, *asked))
     shown: dict[str, object] = {"warnings": warnings}
@@ -56,7 +56,7 @@ async def warn(unit: Unit, event: JobSubmitted) -> None:
 
 
 async def note_pool(unit: Unit, event: JobScheduled) -> None:
-    """Where the job trains, and its batch, are known by now."""
+    """Estimate the memory again: where the job trains, and its batch, are known by now."""
     job = await readmodels.find_job(unit.conn, event.job_id, event.tenant)
     if job is None or job.dataset_id is None:
         return

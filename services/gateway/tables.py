@@ -205,13 +205,13 @@ async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: i
 
 
 async def find_course(conn: Connection, job_id: str) -> JobCourse:
-    """As far as it is known."""
+    """Return what is known of the job's course by now."""
     course = await find(JobCourse, conn, FIND_COURSE, job_id)
     return course or JobCourse(num_steps=None, spec=SubmittedSpec())
 
 
 async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequence[StepMetrics]) -> None:
-    """Of several attempts that came to a step, the last one's numbers count."""
+    """Record steps and count their tokens. Where several attempts came to a step, the last one's numbers count."""
     numbers = [step.step for step in steps]
     rows = [(job_id, step.step, attempt, step.model_dump(mode="json", exclude={"step"})) for step in steps]
     await conn.execute(LOCK_JOB, job_id)
@@ -224,18 +224,18 @@ async def save_steps(conn: Connection, job_id: str, attempt: int, steps: Sequenc
 async def save_validations(
     conn: Connection, job_id: str, attempt: int, validations: Sequence[StepValidated]
 ) -> None:
-    """Of the steps that are recorded; of several attempts that came to one, the last one's numbers count."""
+    """Record what was measured after recorded steps; of several attempts at one, the last one's numbers count."""
     rows = [(job_id, each.step, attempt, each.metrics) for each in validations]
     await conn.executemany(SAVE_VALIDATION, rows)
 
 
 async def end_job(conn: Connection, job_id: str, *, at: datetime) -> None:
-    """From now on its history is kept for so long."""
+    """Note when the job ended: the time for which its history is kept begins."""
     await conn.execute(END_JOB, job_id, at)
 
 
 async def name_model(conn: Connection, job_id: str, tenant: str, *, full_name: str, model_id: str) -> None:
-    """Of a job that had succeeded before the model was registered."""
+    """Name the model of a job that had succeeded before the model was registered."""
     await conn.execute(ADD_MODEL_OF_JOB, job_id, tenant, full_name, model_id)
 
 
@@ -244,7 +244,7 @@ async def delay_jobs(conn: Connection, event: Delayed) -> None:
 
 
 async def clear_waiting(conn: Connection, job_id: str, tenant: str) -> None:
-    """It waits for nothing any more."""
+    """Note that the job waits for nothing any more."""
     await conn.execute(CLEAR_WAITING, job_id, tenant)
 
 
@@ -285,7 +285,7 @@ async def compare_versions(conn: Connection, base_model: str, base_sha: str) -> 
 
 
 async def compare_version(conn: Connection, model_id: str) -> None:
-    """It is stale where its base model has other files by now."""
+    """Mark the version as stale where its base model has other files by now."""
     await conn.execute(COMPARE_WITH_BASE, model_id)
 
 

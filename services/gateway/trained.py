@@ -12,13 +12,13 @@ from shared.errors import Refused
 
 CHECKPOINT = re.compile(r"ftckpt-(?P<job_id>.+)-(?P<attempt>[0-9]{1,9})-(?P<step>[0-9]{1,9})")
 PREFIXES = ("ft:", "mv-", "ftckpt-")
-"""Of names of model versions, of their ids, and of checkpoints."""
+"""Beginnings of names of model versions, of their ids, and of checkpoints."""
 WHY_NOT: dict[str, tuple[str, str]] = {
     "written": ("checkpoint_not_verified", "is not verified yet: try again in a moment"),
     "corrupt": ("checkpoint_corrupt", "is damaged"),
     "expired": ("checkpoint_deleted", "was deleted, as all but the newest two of a job and the best one are"),
 }
-"""By the state of a checkpoint: code of a refusal, and the reason."""
+"""Code of a refusal, and the reason, by the state of a checkpoint."""
 
 
 def name_of(checkpoint: Checkpoint) -> str:
@@ -26,7 +26,9 @@ def name_of(checkpoint: Checkpoint) -> str:
 
 
 async def find_trained(source: Source, tenant: str, name: str) -> Trained | None:
-    """None where the tenant has nothing of the name. Raises Refused where no job can start from it."""
+    """Return what the name means; None where the tenant has nothing of the name. Raises Refused where no job can
+    start from it.
+    """
     if match := CHECKPOINT.fullmatch(name):
         return await _of_checkpoint(
             source, tenant, name, match["job_id"], int(match["attempt"]), int(match["step"])
@@ -76,7 +78,7 @@ async def _of_version(source: Source, tenant: str, name: str, version: ModelVers
 async def _of_checkpoint(
     source: Source, tenant: str, name: str, job_id: str, attempt: int, step: int
 ) -> Trained | None:
-    """Where the checkpoint has become a model version, the version is meant: its files stay."""
+    """Return the checkpoint; where it has become a model version, that version is meant: its files stay."""
     row = await readmodels.find_checkpoint(source, job_id, tenant, attempt, step)
     job = await readmodels.find_job(source, job_id, tenant)
     if row is None or job is None:

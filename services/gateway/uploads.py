@@ -12,13 +12,13 @@ from shared.nesting import shallow_json
 ROWS_LOOKED_AT = 20
 MAX_ROW_BYTES = 4 * 1024 * 1024
 DATASET_PURPOSES = frozenset({"fine-tune"})
-"""Of tenants' files."""
+"""Purposes of tenants' files."""
 SUITE_PURPOSES = frozenset({"benchmark", "safety-suite"})
-"""Of the operator's: who could read the gate's questions could train on them."""
+"""Purposes of the operator's files: who could read the gate's questions could train on them."""
 FIELDS = frozenset({"file", "purpose"})
 PART_FIELDS = frozenset({"data"})
 MAX_PART_BYTES = 64 * 1024 * 1024
-"""OpenAI's."""
+"""OpenAI's limit on the size of a part."""
 PART_PURPOSE = "upload-part"
 PARQUET = b"PAR1"
 MAX_FILENAME_CHARACTERS = 255

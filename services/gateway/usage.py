@@ -18,7 +18,7 @@ ANSWERED_WITHIN = timedelta(hours=1)
 """A job that was asked for longer ago, and that nobody answered, does not count any more."""
 
 RELEASES = (CancelJob, UndeployModel)
-"""They free what others wait for, so they are counted and never refused."""
+"""Commands that free what others wait for, so that they are counted and never refused."""
 
 
 async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) -> list[str]:
@@ -41,7 +41,7 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
 
 
 async def _keep_holdout(unit: Unit, command_id: str, model_id: str) -> None:
-    """From the request on, whoever deletes it meanwhile."""
+    """Keep the holdout from the request on, whoever deletes it meanwhile."""
     await unit.conn.execute(store.HOLD_HOLDOUT, model_id)
     await unit.conn.execute(store.ASK_EVALUATION, command_id, model_id, unit.now)
 
@@ -72,7 +72,7 @@ async def require_bytes(database: Database, tenant: str, limit: int | None, more
 
 
 async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[str, int]:
-    """Of the quotas that are counted in tables."""
+    """Return what the tenant uses of the quotas that are counted in tables."""
     return {
         "commands_per_day": await database.fetchval(store.COUNT_COMMANDS, tenant, now.date()),
         "open_jobs": await database.fetchval(store.COUNT_OPEN_JOBS, tenant, now - ANSWERED_WITHIN),

@@ -8,14 +8,14 @@ from shared.service import Service
 REPORT_EVERY = timedelta(seconds=30)
 REPORT_AWAITED_EVERY = timedelta(seconds=1)
 MOST = 500
-"""In one message; of more, those asked for last."""
+"""Most slots in one message; of more, those asked for last are named."""
 
 Slot = tuple[str, str]
 """Tenant, name."""
 
 
 class Uses:
-    """In memory: what is lost with the process was used a moment ago, or is asked for again."""
+    """Slots that were asked for, in memory: one that is lost was used a moment ago, or is asked for again."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

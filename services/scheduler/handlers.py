@@ -39,14 +39,14 @@ log = get_logger(__name__)
 
 MEASURE_EVERY = timedelta(seconds=15)
 ANNOUNCING_SHARE = 0.005
-"""Of the time: with 25,000 jobs that wait, where each stands is worked out every few minutes."""
+"""Share of the time that announcing takes at most: with 25,000 jobs that wait, it runs every few minutes."""
 
 JOBS_TOGETHER = 50
 """Jobs that follow one message in one transaction: some six hundred statements."""
 
 Handler = Callable[[Any, Unit], Awaitable[None]]
 Announced = Mapping[str, QueuePositionChanged]
-"""By job: the queue position that was last emitted."""
+"""The queue position that was last emitted, by job."""
 
 
 class FollowDataset(Task, frozen=True):
@@ -173,7 +173,7 @@ class Handlers:
             await unit.start_task(task.model_copy(update={"after": jobs[-1].id}))
 
     def about_job(self, decide: Callable[[Job, Any, View], Decision]) -> Handler:
-        """For the facts and timers that name their job."""
+        """Make the handler for a fact or timer that names its job."""
 
         async def handle(event: Any, unit: Unit) -> None:
             job = await store.get_job(unit.conn, event.job_id)
@@ -323,7 +323,7 @@ class Handlers:
     async def _view_of_queue(
         self, unit: Unit, job: Job | None, *, ledger: queue.Ledger | None = None
     ) -> View:
-        """With what JobQueued says about capacity and duplicates."""
+        """Return the view with what JobQueued says about capacity and duplicates."""
         config_hash = admission.planned(job).config_hash if job else None
         duplicate = await store.find_duplicate(unit.conn, job, config_hash) if job and config_hash else None
         return View(unit.now, self.policy, ledger or await queue_store.get_ledger(unit.conn), duplicate)

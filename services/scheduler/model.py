@@ -62,7 +62,7 @@ class Base:
 
     sha: str
     capabilities: BaseCapabilities | None = None
-    """None where nobody has said."""
+    """What the base model can do; None where nobody has said."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Dataset:
     benchmarks: Mapping[str, str] = field(default_factory=dict)
     suites: Mapping[str, str] = field(default_factory=dict)
     files: DatasetFiles | None = None
-    """None where ingest did not say, which was so before it had to."""
+    """Files of the dataset; None where ingest did not say, which was so before it had to."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ class Plan:
 
     @property
     def with_least_memory(self) -> Self:
-        """With what the recipe leaves to the device at its least. The identity stays: gradients are the same sums."""
+        """The plan with what the recipe leaves to the device at its least. Its identity stays: equal sums of
+        gradients.
+        """
         recipe = least(self.spec.recipe, num_devices=self.spec.resources.num_devices)
         return replace(self, spec=self.spec.model_copy(update={"recipe": recipe}))
 
@@ -182,9 +184,9 @@ class Stop:
     deadline: datetime
     message: str
     failure_class: FailureClass | None = None
-    """With reason `failure`."""
+    """Class of the failure, with reason `failure`."""
     pause_reason: PauseReason | None = None
-    """With reason `pause`."""
+    """Reason of the pause, with reason `pause`."""
 
 
 @dataclass(frozen=True)
@@ -259,10 +261,10 @@ class StageToTrain:
     """Place among all stages, from 0."""
     spec: JobSpec
     dataset: Dataset | None
-    """None: ingest has not decided yet."""
+    """The stage's dataset; None: ingest has not decided yet."""
 
     def param(self, name: str) -> str:
-        """As the specification names it."""
+        """Return the parameter's name as the specification has it."""
         return f"later_stages[{self.index - 1}].{name}" if self.index else name
 
 
@@ -278,22 +280,22 @@ class Job:
     submitted_at: datetime
     retry_of: str | None = None
     later_dataset_ids: tuple[str, ...] = ()
-    """Of the stages after the first."""
+    """Datasets of the stages after the first."""
     dataset: Dataset | None = None
-    """None: ingest has not decided yet."""
+    """Dataset of the first stage; None: ingest has not decided yet."""
     later_datasets: tuple[Dataset | None, ...] = ()
     stage: JobStage | None = None
-    """Where it is; None where it has no stages."""
+    """Present stage; None where the job has no stages."""
     stage_plans: tuple[Plan, ...] = ()
-    """Of all stages, as they were when all datasets were ready; none where it has no stages."""
+    """Plans of all stages, as they were when all datasets were ready; none where it has no stages."""
     plan: Plan | None = None
-    """Of the present stage, or of all there is."""
+    """Plan of the present stage, or of the whole job where it has no stages."""
     run: Attempt | None = None
     """The present attempt, or the last one."""
     verified: frozenset[BundleRef] = frozenset()
     corrupt: frozenset[BundleRef] = frozenset()
     best: BestBundle | None = None
-    """Of the run that led to the newest verified bundle; None where the recipe does not ask for it."""
+    """Best bundle of the run that led to the newest verified bundle; None where the recipe does not ask for it."""
     queued_at: datetime | None = None
     """Since when it waits, over requeues: age is counted from here."""
     not_before: datetime | None = None
@@ -341,13 +343,13 @@ class Job:
 
     @property
     def num_steps(self) -> int:
-        """Of all stages."""
+        """Number of steps of all stages."""
         assert self.plan is not None, f"job {self.id} has no plan yet"
         return sum(plan.num_steps for plan in self.stage_plans or (self.plan,))
 
     @property
     def config_hash(self) -> str | None:
-        """Of the whole job: that of its last stage, which covers the others."""
+        """Hash of the whole job: that of its last stage, which covers the others."""
         last = self.stage_plans[-1] if self.stage_plans else self.plan
         return last.config_hash if last else None
 

@@ -149,7 +149,7 @@ async def open_jobs(conn: Connection) -> list[OpenJob]:
 
 
 async def free_nodes(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:
-    """Of any attempt, whatever the job's state."""
+    """Free the nodes of any attempt, whatever the job's state."""
     await conn.execute(FREE_NODES, job_id, attempt, at)
 
 
@@ -173,7 +173,7 @@ async def save_dataset(conn: Connection, dataset: Dataset) -> None:
 
 
 async def jobs_on_dataset(conn: Connection, dataset_id: str, *, after: str, at_most: int) -> list[Job]:
-    """Those without an attempt, by id: the others look at the dataset when theirs is over."""
+    """Return jobs on the dataset without an attempt, by id: the others look at it when theirs is over."""
     return await _jobs(conn, await conn.fetch(JOBS_ON_DATASET, dataset_id, after, at_most))
 
 
@@ -196,14 +196,14 @@ async def find_other_base(conn: Connection, name: str, base_sha: str) -> Base | 
 async def jobs_on_base(
     conn: Connection, base_model: str, base_sha: str, *, after: str, at_most: int
 ) -> list[Job]:
-    """Those that are not over, by id."""
+    """Return jobs on these files of the base model that are not over, by id."""
     return await _jobs(conn, await conn.fetch(JOBS_ON_BASE, base_sha, after, at_most, base_model))
 
 
 async def jobs_stale_on_base(
     conn: Connection, base_model: str, base_sha: str, *, after: str, at_most: int
 ) -> list[Job]:
-    """Those of them that know that the name points to other files."""
+    """Return those jobs of `jobs_on_base` that know that the name points to other files."""
     return await _jobs(conn, await conn.fetch(JOBS_STALE_ON_BASE, base_sha, after, at_most, base_model))
 
 

@@ -77,7 +77,7 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True)
 class Route:
-    """Where requests for a slot go now."""
+    """The version and the addresses to which requests for a slot go now."""
 
     servable: Servable
     generation: int
@@ -128,12 +128,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class WantedOfReplicaSet:
-    """By served name, in the order in which to load them: what somebody waits for, then what was used last."""
+    """What a replica set shall serve, in the order to load it: what somebody waits for, then what was used last."""
 
     servables: Mapping[str, Servable]
     pending: frozenset[str]
     max_rank: int = 0
-    """Of all that is wanted, whether or not it is resident."""
+    """Highest rank of all that it shall serve, whether or not it is resident."""
 
     @classmethod
     def of(cls, wanted_servables: Sequence[Wanted]) -> Self:
@@ -144,7 +144,7 @@ class WantedOfReplicaSet:
 
 @dataclass(frozen=True)
 class Retired:
-    """Not routed any more; stays loaded a while for requests under way and a quick way back."""
+    """A version that is not routed any more; it stays loaded a while for requests under way and a quick way back."""
 
     servable: Servable
     keep_until: datetime
@@ -157,11 +157,11 @@ class Candidate:
     eval_id: str
     servable: Servable
     until: datetime
-    """Then it is unloaded, whoever forgot it."""
+    """Time at which it is unloaded, whoever forgot it."""
     command_id: str
-    """Of the newest command that asked for it, which is to be answered."""
+    """Id of the newest command that asked for it, which is to be answered."""
     host: Address | None = None
-    """Where it was announced; None until the command is answered."""
+    """Replica where it was announced; None until the command is answered."""
 
 
 class Phase(StrEnum):
@@ -224,9 +224,9 @@ class ReplicaSet:
     pending: frozenset[str] = frozenset()
     """Served names that somebody waits for."""
     leaving: frozenset[str] = frozenset()
-    """Of the adapters those that are not routed any more: they stay loaded a while."""
+    """Served names of adapters that are not routed any more: they stay loaded a while."""
     wanted_rank: int = 0
-    """Of all its adapters, whether or not they are resident: one that is not must not need another start."""
+    """Highest rank of all its adapters, resident or not: one that is not resident must not need another start."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """What is lent a place, by served name."""
     adapter_layers: tuple[str, ...] | None = None
@@ -250,4 +250,4 @@ class Failure:
     code: Literal["load", "probe", "replica", "stale", "rank", "full"]
     reason: str
     is_final: bool = False
-    """It is not tried again."""
+    """Whether it is not tried again."""

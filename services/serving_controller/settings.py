@@ -35,9 +35,9 @@ class Settings(ServiceSettings):
     look_every_seconds: float = 0.5
 
     dtype: str = "float32"
-    """`auto` on a GPU."""
+    """vLLM's `--dtype`; set it to `auto` on a GPU."""
     enforce_eager: bool = True
-    """False on a GPU."""
+    """vLLM's `--enforce-eager`; set it to False on a GPU."""
     one_process: bool = True
     max_loras: PositiveInt = 8
     """Adapters in one batch."""

@@ -41,7 +41,7 @@ SAVE_SLOT = f"""
     UPDATE slot SET ({SLOT.names}) = ROW({SLOT.parameters(4)}), revision = revision + 1
      WHERE tenant = $1 AND name = $2 AND revision = $3 RETURNING revision"""
 
-# Returns the replica sets of which something else is wanted than before.
+# Returns the replica sets that shall serve something else than before.
 SAVE_WANTED = """
     WITH now_wanted AS (
         SELECT served_name, replica_set, servable, is_pending FROM jsonb_to_recordset($3)
@@ -128,17 +128,17 @@ STALE_BASES = "SELECT base_model, base_sha FROM stale_base"
 
 @dataclass(frozen=True)
 class View:
-    """All that a look begins with, and of what is long its versions."""
+    """All that a look begins with; of what is long only its versions."""
 
     versions: Mapping[str, int]
-    """Of what is wanted, by replica set."""
+    """Version of what each replica set shall serve."""
     replica_versions: Mapping[str, int]
     retired: tuple[Retired, ...]
     base_models: Mapping[str, str]
     """sha by registered name."""
     candidates: tuple[Candidate, ...] = ()
     adapter_layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By sha of base models whose adapters are not on all layers; empty where there are none."""
+    """Layers of adapters by sha of base models whose adapters are not on all layers; empty where there are none."""
 
 
 async def load_view(conn: Connection) -> View:
@@ -213,7 +213,7 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
 
 
 async def wanted_of_replica_set(conn: Connection, replica_set: str) -> WantedOfReplicaSet | None:
-    """What somebody waits for first, then what was approved or used last; None where nothing is wanted any more."""
+    """Return what somebody waits for first, then what was approved or used last; None where there is nothing."""
     rows = await conn.fetch(WANTED, replica_set)
     wanted_servables = [read(Wanted, row) for row in rows]
     return WantedOfReplicaSet.of(wanted_servables) if wanted_servables else None
@@ -236,7 +236,7 @@ async def slots_beyond(conn: Connection, replica_set: str, served_names: Iterabl
 
 
 async def save_used(conn: Connection, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
-    """Groups are locked first, as by whoever saves a slot."""
+    """Note what was used; replica sets are locked first, as by whoever saves a slot."""
     used = [{"tenant": tenant, "slot": slot} for tenant, slot in slots]
     replica_sets = [row["replica_set"] for row in await conn.fetch(USED_REPLICA_SETS, used)]
     await conn.execute(CHANGE_REPLICA_SETS, replica_sets)
@@ -276,7 +276,7 @@ async def save_candidate(conn: Connection, candidate: Candidate) -> None:
 
 
 async def find_candidate(conn: Connection, eval_id: str) -> Candidate | None:
-    """Locked."""
+    """Return the candidate, locked."""
     row = await conn.fetchrow(f"{CANDIDATES} WHERE eval_id = $1 FOR UPDATE", eval_id)
     return read(Candidate, row) if row else None
 
@@ -286,7 +286,7 @@ async def forget_candidate(conn: Connection, eval_id: str) -> None:
 
 
 async def forget_candidates(conn: Connection, *, now: datetime) -> None:
-    """Those whose time is over."""
+    """Delete candidates whose time is over."""
     await conn.execute("DELETE FROM candidate WHERE until <= $1", now)
 
 

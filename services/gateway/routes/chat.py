@@ -160,7 +160,7 @@ def _not_loaded(name: str) -> ApiError:
 
 
 async def _serving(context: Gateway, tenant: str, name: str) -> list[Target]:
-    """For a slot of the tenant, else a base model. Lost incarnations do not count."""
+    """Return replicas that serve a slot of the tenant, else a base model. Lost incarnations do not count."""
     database = context.service.database
     route = await readmodels.find_route(database, tenant, name)
     if route is not None and (route.replicas or route.state == "ready"):

@@ -1,4 +1,4 @@
-"""Any kept checkpoint of a job that is over, as a model version of its own."""
+"""Routes of checkpoints: any kept one of a job that is over becomes a model version of its own."""
 
 import asyncio
 import time
@@ -64,7 +64,9 @@ async def _version_of(context: Gateway, tenant: str, row: Checkpoint) -> ModelVe
 
 
 async def _register(caller: Caller, context: Gateway, row: Checkpoint) -> ModelVersion | None:
-    """None if it takes longer than a request waits. Raises ApiError where it is refused."""
+    """Register the checkpoint and return its version; None if it takes longer than a request waits. Raises ApiError
+    where it is refused.
+    """
     bundle = BundleRef(attempt=row.attempt, step=row.step, manifest_sha256=row.manifest_sha256)
     command = RegisterArtifact(job_id=row.job_id, tenant=caller.tenant, bundle=bundle)
     async with context.service.unit() as unit:

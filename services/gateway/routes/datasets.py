@@ -37,7 +37,7 @@ async def validate(caller: Caller, context: Context, body: CreateDataset) -> res
 async def list_datasets(
     caller: Caller, context: Context, after: str | None = None, limit: int = 20
 ) -> Page[responses.Dataset]:
-    """Newest first."""
+    """List the tenant's datasets, the newest first."""
     size, database = page_size(limit), context.service.database
     if after is not None and await readmodels.find_dataset(database, after, caller.tenant) is None:
         raise invalid_cursor(after)

@@ -28,7 +28,7 @@ async def evaluation(caller: Caller, context: Context, name: str) -> responses.E
 async def items(
     caller: Caller, context: Context, name: str, after: str | None = None, limit: int = 20
 ) -> Page[EvaluationItem]:
-    """Of the tenant's own holdout, failing ones first. The suites' questions are the operator's."""
+    """List items of the tenant's own holdout, failing ones first. The suites' questions are the operator's."""
     verdict = await _newest(caller, context, name)
     return await item_page(context.service.objects, verdict, "holdout", after=after, limit=limit)
 
@@ -52,7 +52,7 @@ async def all_items(
     after: str | None = None,
     limit: int = 20,
 ) -> Page[EvaluationItem]:
-    """For the operator, those of the suites too."""
+    """List items for the operator, those of the suites too."""
     verdict = await readmodels.get_evaluation(context.service.database, eval_id)
     if verdict is None:
         raise not_found("evaluation", eval_id)

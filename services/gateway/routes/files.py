@@ -70,7 +70,7 @@ async def _upload(
 
 
 def _announced_bytes(request: Request, settings: Settings) -> int:
-    """Of the whole body; as many as may come where it says nothing."""
+    """Return the announced length of the whole body; where the request announces none, as much as may come."""
     announced = request.headers.get("content-length", "")
     return int(announced) if announced.isdecimal() else settings.max_upload_bytes
 
@@ -139,7 +139,7 @@ async def list_files(
     after: str | None = None,
     limit: int = MAX_FILES_OF_A_PAGE,
 ) -> Page[responses.File]:
-    """By the time of creation, newest first or, with `order=asc`, last."""
+    """List files by the time of creation, the newest first or, with `order=asc`, the oldest first."""
     return await _page(caller, context, purpose, order, after, limit)
 
 

@@ -125,7 +125,7 @@ async def list_jobs(
     limit: int = 20,
     metadata: str | None = None,
 ) -> Page[job_responses.Job]:
-    """Newest first. `metadata[key]=value`: those that have it; `metadata=null`: those that have none."""
+    """List jobs, newest first. `metadata[key]=value`: those that have it; `metadata=null`: those that have none."""
     size = page_size(limit)
     if metadata not in (None, "null"):
         message = f"metadata: found {metadata[:80]!r}, expected metadata[key]=value, or null"

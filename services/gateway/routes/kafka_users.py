@@ -33,7 +33,7 @@ UserInPath = Annotated[str, Path(max_length=MAX_NAME_BYTES)]
 async def list_users(
     admin: Admin, context: Context, after: str = "", limit: int = LARGE_PAGE
 ) -> Page[responses.KafkaUser]:
-    """By name."""
+    """List users by name."""
     size = page_size(limit, at_most=LARGE_PAGE)
     users = await readmodels.list_kafka_users(context.service.database, after=after, limit=size + 1)
     return representations.page([*map(representations.kafka_user, users)], size=size)

@@ -136,7 +136,7 @@ async def delete(caller: Caller, context: Context, name: str) -> DeletedModel:
 async def deployments(
     caller: Caller, context: Context, after: str = "", limit: int = LARGE_PAGE
 ) -> Page[Deployment]:
-    """By slot."""
+    """List deployments by slot."""
     size = page_size(limit, at_most=LARGE_PAGE)
     routes = await readmodels.list_routes(
         context.service.database, caller.tenant, after=after, limit=size + 1

@@ -39,7 +39,7 @@ async def events(
     stream: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Page[JobEvent] | StreamingResponse:
-    """Newest first, as OpenAI lists them; or, with `stream=true`, a server-sent stream from the beginning."""
+    """List events, newest first as OpenAI does; with `stream=true`, send a server-sent stream from the beginning."""
     await job_of(caller, context, job_id)
     if stream or "text/event-stream" in request.headers.get("accept", ""):
         begin = parse_cursor(last_event_id, "ftevent", param="Last-Event-ID") or 0

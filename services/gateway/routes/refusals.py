@@ -13,7 +13,7 @@ router = APIRouter()
 async def list_refusals(
     caller: Caller, context: Context, after: str | None = None, limit: int = 20
 ) -> Page[Refusal]:
-    """Newest first."""
+    """List refusals, the newest first."""
     size = page_size(limit)
     before = parse_cursor(after, "refusal", param="after")
     database = context.service.database

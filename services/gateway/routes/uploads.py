@@ -72,7 +72,7 @@ async def create(caller: Caller, context: Context, body: CreateUpload) -> respon
 async def add_part(
     caller: Caller, context: Context, upload: OwnUpload, request: Request
 ) -> responses.UploadPart:
-    """At most 64 MiB. Parts may come at the same time, in any order."""
+    """Store a part of at most 64 MiB. Parts may come at the same time, in any order."""
     _require_pending(context, upload)
     announced = request.headers.get("content-length", "")
     size_bytes = int(announced) if announced.isdecimal() else uploads.MAX_PART_BYTES

@@ -1,4 +1,4 @@
-"""From a dataset's fate to a place in the queue, or to none."""
+"""Decide, once a dataset's fate is known, whether its job gets a place in the queue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -74,13 +74,13 @@ def base_stale(job: Job, view: View) -> Decision | None:
 
 
 def enqueue(job: Job, view: View) -> Decision:
-    """From validating or paused: its age counts from now."""
+    """Queue a job that was validating or paused: its age counts from now."""
     queued = planned(job).to(JobState.QUEUED, queued_at=view.now, not_before=None)
     return Decision(queued, (job_queued(queued, view),))
 
 
 def planned(job: Job) -> Job:
-    """With the plan that it is about to get, unless it has one or waits for a dataset."""
+    """Return the job with the plan that it is about to get, unless it has one or waits for a dataset."""
     if job.plan is not None or not all(_is_ready(stage.dataset) for stage in job.stages_to_train):
         return job
     plans: list[Plan] = []
@@ -152,7 +152,7 @@ def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:
 
 
 def stage_plans(job: Job) -> tuple[StagePlan, ...]:
-    """Of all stages, where it has several."""
+    """Return the plans of all stages; none where the job has no stages."""
     return tuple(plan.of_stage for plan in job.stage_plans)
 
 

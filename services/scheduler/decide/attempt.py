@@ -202,7 +202,7 @@ def next_stage(job: Job, final: BundleRef, view: View) -> Decision:
 
 
 def overrun_stop(job: Job, view: View) -> Stop:
-    """With the time to save a bundle."""
+    """Stop an attempt that ran too long; it gets the time to save a bundle."""
     message = (
         f"the attempt ran longer than resources.max_run_seconds, {job.spec.resources.max_run_seconds:g} s"
     )

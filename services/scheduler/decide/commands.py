@@ -29,14 +29,14 @@ from shared.errors import Refused
 
 @dataclass(frozen=True)
 class Continued:
-    """Of another job, what a new one continues from."""
+    """What a new job continues from, out of another job."""
 
     resume: BundleRef | None = None
-    """Its newest checkpoint; None where it, or its stage, begins again."""
+    """The other job's newest checkpoint; None where it, or its stage, begins again."""
     best: BestBundle | None = None
-    """The best one of its run."""
+    """The best checkpoint of the other job's run."""
     stage: JobStage | None = None
-    """Where it was, with several stages."""
+    """Stage in which the other job was, where it has several."""
 
 
 FROM_THE_BEGINNING = Continued()
@@ -98,7 +98,7 @@ def _first_stage(command: SubmitJob) -> JobStage | None:
 
 
 def like(original: Job | None, command: RetryJob) -> SubmitJob:
-    """The submission that a RetryJob stands for."""
+    """Return the submission that a RetryJob asks for."""
     job = _own(original, command)
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise Refused(
@@ -183,7 +183,7 @@ def resume(stored_job: Job | None, command: ResumeJob, view: View) -> Decision:
 
 
 def _require_id(identifier: str | None, param: str) -> None:
-    """It becomes a folder, a key and a host name."""
+    """Refuse an id that cannot become a folder, a key and a host name."""
     if identifier is not None and re.fullmatch(LABEL, identifier) is None:
         raise Refused(
             f"bad_{param}",

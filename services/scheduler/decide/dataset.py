@@ -1,4 +1,4 @@
-"""From ingest's messages to what is known of a dataset."""
+"""Derive what is known of a dataset from ingest's messages."""
 
 from schemas.base import CommandRefused, DatasetRef
 from schemas.dataset import DatasetAccepted, DatasetDeleted, DatasetReady, DatasetRejected, SubmitDataset

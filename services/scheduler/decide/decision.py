@@ -12,21 +12,21 @@ from services.scheduler.model import Job
 @dataclass(frozen=True)
 class Policy:
     start_within: timedelta = timedelta(minutes=5)
-    """From JobScheduled to the start deadline."""
+    """Time from JobScheduled to the start deadline."""
     start_slack: timedelta = timedelta(seconds=30)
-    """After the start deadline, for news that is under way."""
+    """Time after the start deadline for news that is under way."""
     abrupt_stop: timedelta = timedelta(seconds=30)
-    """To end what nothing can be saved from."""
+    """Time to end what nothing can be saved from."""
     last_facts_within: timedelta = timedelta(minutes=10)
-    """After the nodes are gone, for the attempt's last fact and the verdicts on its bundles."""
+    """Time after the nodes are gone, for the attempt's last fact and the verdicts on its bundles."""
     deploy_within: timedelta = timedelta(minutes=10)
-    """After the gate was passed, for serving to answer."""
+    """Time after the gate was passed, for serving to answer."""
     many_preemptions: int = 3
     preemption_window: timedelta = timedelta(minutes=10)
     preemption_backoff: timedelta = timedelta(minutes=1)
-    """From the third preemption within the window on; doubles with each further one."""
+    """Pause from the third preemption within the window on; doubles with each further one."""
     failure_backoff: timedelta = timedelta(seconds=5)
-    """Before the second requeue of a class; doubles with each further one. The first comes at once."""
+    """Pause before the second requeue of a class; doubles with each further one. The first requeue comes at once."""
     longest_failure_backoff: timedelta = timedelta(minutes=5)
 
 

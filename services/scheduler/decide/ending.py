@@ -106,7 +106,7 @@ def _changed(plan: Plan) -> str:
 
 
 def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: View) -> Decision:
-    """Its class's budget says which."""
+    """Requeue the job or fail it, as the budget of its failure class says."""
     before = job.requeued(failure_class)
     if not job.may_requeue(failure_class):
         history = f" (requeued {before} times for class {failure_class} before)" if before else ""
@@ -137,7 +137,7 @@ def requeue_or_fail(job: Job, failure_class: FailureClass, message: str, view: V
 
 
 def _fields_of_stage_before(job: Job) -> dict[str, Any] | None:
-    """Of what the stage before has trained, where the present one has saved nothing; None where another job did."""
+    """Describe what the stage before trained, where this one saved nothing; None where another job trained it."""
     stage = job.stage
     if stage is None or stage.start is None or stage.start.job_id != job.id:
         return None

@@ -67,7 +67,7 @@ def on_dataset(job: Job, dataset: Dataset, view: View) -> Decision:
 
 
 def with_dataset(job: Job, dataset: Dataset) -> Job:
-    """It may be that of several stages."""
+    """Put the dataset into the job: it may be that of several stages."""
     known = zip(job.later_dataset_ids, job.later_datasets, strict=True)
     later = tuple(dataset if dataset_id == dataset.dataset_id else each for dataset_id, each in known)
     first = dataset if job.dataset_id == dataset.dataset_id else job.dataset
@@ -127,7 +127,7 @@ def on_nodes_released(job: Job, fact: NodesReleased, view: View) -> Decision:
 
 
 def on_verdict(job: Job, fact: CheckpointVerified | CheckpointCorrupt, view: View) -> Decision:
-    """Of any attempt: the resume point is the newest verified bundle, whoever wrote it."""
+    """Take a verdict on a bundle of any attempt: the resume point is the newest verified bundle, whoever wrote it."""
     if job.state not in RESUME_POINT_RISES:
         return _ignored(job)
     if job.is_of_stage_before(fact.bundle):
@@ -255,7 +255,7 @@ def _store_evaluation(job: Job, view: View, **changes: Any) -> Decision:
 
 
 def _store_denial(job: Job, view: View, denial: Rejection | None) -> Decision:
-    """Of the base model, which every open job has."""
+    """Store or clear the denial of the job's base model, which every open job has."""
     if job.state in TERMINAL:
         return _ignored(job)
     return follow(Decision(replace(job, evaluation=replace(job.evaluation, denial=denial))), view)

@@ -11,7 +11,7 @@ from services.scheduler.decide.stop import last_facts_due
 from services.scheduler.model import Attempt
 
 MARGIN = timedelta(minutes=1)
-"""For timers that are due and news that is under way."""
+"""Time for timers that are due and news that is under way."""
 WITH_DEADLINES = (JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING, JobState.EVALUATING)
 
 
@@ -32,7 +32,7 @@ def count_overdue(open_jobs: Iterable[OpenJob], *, now: datetime, policy: Policy
 
 
 def deadline(job: OpenJob, policy: Policy) -> datetime | None:
-    """None where the job may stay in its state."""
+    """Return until when the job may stay in its state; None where it may stay for ever."""
     run = job.run
     if job.state is JobState.PROVISIONING:
         return run.start_deadline + policy.start_slack

@@ -1,4 +1,4 @@
-"""Where each queued job stands: its place in the order, why it has not started, and when it may.
+"""Positions in the queue: the place of each queued job in the order, why it has not started, and when it may.
 
 The order is the one in which nodes would be handed out if enough of them were free now. Starts are estimated by
 giving each job in that order the nodes that are free first; all run for as long as jobs ran lately. Behind the first
@@ -31,7 +31,7 @@ from services.scheduler.decide.queue import (
 )
 
 MAX_CHANGES = 100
-"""Of one look, the front of the queue first: what is emitted costs a message each."""
+"""Most changes of one look, the front of the queue first: each that is emitted costs a message."""
 EXACT_UP_TO = 10
 LOOKED_AT = 1_000
 """Jobs in front of which each is looked at alone."""
@@ -66,7 +66,7 @@ class QueueEntry:
 def queue_entries(
     waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime, run_time: timedelta | None
 ) -> Iterator[QueueEntry]:
-    """Of all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
+    """Yield all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
     line, outside = list[tuple[Candidate, Pool]](), list[Candidate]()
     first_pools: dict[object, Pool | None] = {}
     for candidate in waiting:
@@ -94,7 +94,7 @@ def _why_outside(candidate: Candidate, ledger: Ledger, now: datetime) -> WaitRea
 
 
 def in_order(waiting: Iterable[tuple[Candidate, Pool]], ledger: Ledger) -> Iterator[Candidate]:
-    """As nodes are handed out: what a tenant gets, of the pool given, counts for its share before the next."""
+    """Order jobs as nodes are handed out: what a tenant gets in a pool counts for its share before the next."""
     queues: dict[tuple[str, Tier], deque[tuple[Candidate, Pool]]] = {}
     for candidate, pool in sorted(waiting, key=lambda each: (each[0].queued_at, each[0].job_id)):
         queues.setdefault((candidate.tenant, candidate.tier), deque()).append((candidate, pool))
@@ -133,7 +133,7 @@ def rounded(position: int) -> int:
 def changes(
     latest: Iterable[QueueEntry], announced: Mapping[str, QueuePositionChanged], *, now: datetime
 ) -> list[QueuePositionChanged]:
-    """What is worth telling of where jobs stand, the front of the queue first."""
+    """Return what is worth emitting of the jobs' places, the front of the queue first."""
     facts: list[QueuePositionChanged] = []
     for entry in latest:
         if _differs(entry, announced.get(entry.candidate.job_id), now):

@@ -34,7 +34,7 @@ RESERVES_AFTER = timedelta(minutes=20)
 ESTIMATES_PER_WAIT = 3
 """A job that states no run time is taken to run for this part of the wait of the job that reserves nodes."""
 GRANTS_OF_A_ROUND = 10
-"""In one transaction: whoever waits for the ledger meanwhile is held up no longer."""
+"""Most grants in one transaction: whoever waits for the ledger meanwhile is held up no longer."""
 TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
 TURNED_AWAY_AT_MOST = timedelta(seconds=15)
 
@@ -52,7 +52,7 @@ class Booking:
     nodes: int
     since: datetime
     ends_by: datetime | None = None
-    """None: it may run for as long as it takes."""
+    """Latest end; None: it may run for as long as it takes."""
 
     def expected_end(self, estimate: timedelta, now: datetime) -> datetime:
         """What has run for longer than the estimate is taken to run for as long again."""
@@ -68,7 +68,7 @@ class Booking:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Of a pool, for the first job in the order that has waited long for nodes of it."""
+    """Nodes of a pool that are reserved for the first job in the order that has waited long for them."""
 
     nodes: int
     start: datetime | None
@@ -109,9 +109,9 @@ class Pool:
     """When PoolCapacityChanged came last."""
     device: DeviceKind | None = None
     device_memory_bytes: int | None = None
-    """Of each device."""
+    """Memory of each device."""
     booked: int = 0
-    """Nodes, in all."""
+    """Nodes that are booked, in all."""
     bookings: tuple[Booking, ...] = ()
     reserved: Reservation | None = None
 
@@ -176,21 +176,21 @@ class Ledger:
 
     @cached_property
     def devices(self) -> Mapping[DeviceType, int]:
-        """All that there are; a type of which there are none is left out."""
+        """Number of all devices by type; a type of which there are none is left out."""
         devices = Counter[DeviceType]()
         for pool in self.pools:
             devices[pool.device_type] += pool.nodes * pool.devices_per_node
         return +devices
 
     def share_of(self, tenant: str) -> float:
-        """Its dominant share: the greatest of its parts of each type."""
+        """Return the tenant's dominant share: the greatest of its parts of each type."""
         held, devices = self.devices_held.get(tenant), self.devices
         if not held:
             return 0.0
         return max([count / devices[each] for each, count in held.items() if each in devices], default=0.0)
 
     def dominant_type_of(self, tenant: str) -> DeviceType | None:
-        """The one its share is of; None where it has nothing."""
+        """Return the type that its dominant share is of; None where it has nothing."""
         held, devices = self.devices_held.get(tenant, {}), self.devices
         return max(filter(held.get, devices), key=lambda each: held[each] / devices[each], default=None)
 
@@ -275,7 +275,7 @@ class Candidate:
 
 
 def longest_hold(resources: Resources) -> timedelta | None:
-    """Its run time, and what it then gets to save a bundle."""
+    """Return the run time that is stated, with the time to save a bundle after it; None where none is stated."""
     if resources.max_run_seconds is None:
         return None
     return timedelta(seconds=resources.max_run_seconds + resources.grace_seconds)
@@ -378,7 +378,7 @@ def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
 
 
 def allowed_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
-    """Of those that suit it, the ones of which its tenant may have as much now."""
+    """Return the pools that suit it and of which its tenant may have as much now."""
     return [pool for pool in suited_pools(candidate, ledger) if ledger.allows(candidate, pool)]
 
 

@@ -28,7 +28,7 @@ def strengthen(job: Job, asked: Stop) -> Decision:
 
 
 def last_facts_timer(job: Job, view: View) -> tuple[Timer, ...]:
-    """To be set once the nodes are released, and again where the stop becomes known after that."""
+    """Return the timer to set once the nodes are released, and again where the stop becomes known after that."""
     if job.state not in (JobState.RUNNING, JobState.STOPPING) or job.facts.released_at is None:
         return ()
     return (Timer(StopOverdue(job_id=job.id, attempt=job.attempt), last_facts_due(job.present, view.policy)),)

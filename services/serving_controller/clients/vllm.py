@@ -25,7 +25,7 @@ class Answer:
     """What a model says next, and how likely it finds the likeliest tokens; equal models, equal numbers."""
 
     tokens: tuple[str, ...]
-    """By id, `token_id:17`: different tokens may read the same."""
+    """Tokens by id, `token_id:17`: different tokens may read the same."""
     likeliest: tuple[Mapping[str, float], ...]
     """Log-probability by token, at each place."""
 
@@ -40,7 +40,7 @@ class Answer:
 
 
 def _apart(mine: Mapping[str, float], others: Mapping[str, float]) -> float:
-    """At least so far apart: a token that one of them does not list is no likelier than its last."""
+    """Return how far apart they are at least: a token that one of them does not list is no likelier than its last."""
     my_last, their_last = min(mine.values()), min(others.values())
     return max(
         abs(mine.get(token, my_last) - others.get(token, their_last)) for token in mine.keys() | others.keys()

@@ -20,7 +20,7 @@ from services.serving_controller.model import (
 @dataclass(frozen=True)
 class CandidateDecision:
     candidate: Candidate | None
-    """None: nothing is to be known of it any more, and what is loaded of it is unloaded."""
+    """What to keep; None: nothing is to be known of it any more, and what is loaded of it is unloaded."""
     events: tuple[Message, ...] = ()
 
 
@@ -40,7 +40,7 @@ def on_asked(asked: LoadCandidate, *, command_id: str) -> Candidate:
 def candidates_by_replica(
     replica_set: ReplicaSet, replicas: Sequence[Replica], *, max_adapters: int
 ) -> dict[str, dict[str, Candidate]]:
-    """By replica the candidates that it holds or shall load. One that cannot be held is missing."""
+    """Return by replica the candidates that it holds or shall load. One that cannot be held is missing."""
     held: dict[str, dict[str, Candidate]] = {}
     for name, candidate in sorted(replica_set.candidates.items()):
         replica = _replica_for(candidate, replicas)
@@ -105,7 +105,7 @@ def reconcile(
 
 
 def _replica_for(candidate: Candidate, replicas: Sequence[Replica]) -> Replica | None:
-    """Where it was announced, else where it is loaded, else the first ready one."""
+    """Return the replica where it was announced, else one where it is loaded, else the first ready one."""
     ready = sorted(
         (replica for replica in replicas if replica.phase is Phase.READY),
         key=lambda replica: replica.replica_id,

@@ -10,14 +10,14 @@ from services.serving_controller.model import Failure, Phase, Replica
 
 @dataclass(frozen=True)
 class Refusal:
-    """Of one adapter by one start of one replica."""
+    """Failed loads of one adapter by one start of one replica."""
 
     tries: int
     again_at: datetime
 
 
 Refusals = Mapping[tuple[str, str], Refusal]
-"""By incarnation and served name."""
+"""Refusals by incarnation and served name."""
 
 
 def is_due(action: Action, seen: Mapping[str, Replica], refusals: Refusals, *, now: datetime) -> bool:
@@ -30,7 +30,7 @@ def is_due(action: Action, seen: Mapping[str, Replica], refusals: Refusals, *, n
 def after(
     refusals: Refusals, replica: Replica, failures: Mapping[str, Failure], *, now: datetime, policy: Policy
 ) -> tuple[Refusals, dict[str, Failure]]:
-    """With this step's failures counted; the failures are final where they were the last try."""
+    """Return the refusals with this step's failures counted; the failures are final where they were the last try."""
     counted, judged = dict(refusals), dict[str, Failure]()
     for name, failure in failures.items():
         tries = counted[_key(replica, name)].tries + 1 if _key(replica, name) in counted else 1
@@ -41,7 +41,7 @@ def after(
 
 
 def still_open(refusals: Refusals, replicas: Sequence[Replica]) -> Refusals:
-    """Without those of replicas that are gone, and of what is loaded now."""
+    """Return the refusals without those of replicas that are gone, and of what is loaded now."""
     open_keys = {key for replica in replicas for key in refusals if _misses(replica, *key)}
     return {key: refusals[key] for key in open_keys}
 

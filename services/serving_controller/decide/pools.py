@@ -45,7 +45,7 @@ class Policy:
     starts_before_failure: int = 4
     """Starts in a row that did not last before deployments that wait for the replica fail."""
     loads_before_failure: int = 5
-    """Of what was served before, by one replica; with the same pauses as starts."""
+    """Failed loads of what was served before, by one replica, until it fails; with the same pauses as starts."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class End:
     """Make sure that nothing of it runs, and say so if it was announced."""
 
     replica: Replica
-    """As it shall be kept."""
+    """The replica as it shall be kept."""
     reason: str
 
 
@@ -71,7 +71,7 @@ class Forget:
 
 @dataclass(frozen=True)
 class Admit:
-    """It answers: prove that its answers are right."""
+    """The replica answers: prove that its answers are right."""
 
     replica: Replica
 
@@ -98,7 +98,7 @@ Action = Start | End | Forget | Admit | Announce | Load | Unload
 
 
 def adapter_layers(capabilities: BaseCapabilities | None) -> tuple[str, ...] | None:
-    """Where a base model's adapters are: on all layers that vLLM knows (None), on some, or there are none.
+    """Return the layers that a base model's adapters are on; None: all that vLLM knows, empty: there are no adapters.
 
     vLLM ends at its start where it is asked for adapters of a class that takes none. Adapters of experts are not
     trained.

@@ -99,7 +99,7 @@ class Messages:
         await apply(unit, slots.on_withdrawn(slot, event, now=unit.now, keep=self._keep))
 
     async def load_candidate(self, command: LoadCandidate, unit: Unit) -> None:
-        """The next round loads it. Raises Refused where nothing could."""
+        """Keep the candidate, which the next round loads. Raises Refused where nothing could."""
         pool = pool_of(command.base_sha)
         if not await store.has_ready_replica(unit.conn, pool):
             raise Refused("replica", f"no replica of {pool} is ready", subject_id=command.eval_id)
@@ -108,7 +108,7 @@ class Messages:
         await store.save_candidate(unit.conn, candidate)
 
     async def unload_candidate(self, command: UnloadCandidate, unit: Unit) -> None:
-        """The next round unloads what nobody knows of any more."""
+        """Forget the candidate: the next round unloads what nobody knows of any more."""
         await store.forget_candidate(unit.conn, command.eval_id)
 
     async def use_adapters(self, command: UseAdapters, unit: Unit) -> None:

@@ -27,11 +27,11 @@ from shared.service import Service
 log = get_logger(__name__)
 
 PAUSE_SECONDS = 5.0
-"""Before a replica set is looked at again whose round could not be ended."""
+"""Pause before a replica set is looked at again whose round could not be ended."""
 FULL_LOOK_SECONDS = 10.0
-"""Between two looks at all that a replica has loaded, where nothing was to be done at the last one."""
+"""Time between two looks at all that a replica has loaded, where nothing was to be done at the last one."""
 ROUND_SECONDS = 5.0
-"""Then a round takes no further step: what was asked for meanwhile goes before what is left."""
+"""Time after which a round takes no further step: what was asked for meanwhile goes before what is left."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Quiet:
 
 
 class ReconcileLoop:
-    """Groups go at their own pace: a slow start or fetch of one does not hold up the others."""
+    """Rounds of replica sets, each at its own pace: a slow start or fetch of one does not hold up the others."""
 
     def __init__(self, service: Service, steps: Steps, *, policy: Policy, unanswered: timedelta) -> None:
         self._service = service
@@ -54,13 +54,13 @@ class ReconcileLoop:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._paused_until: dict[str, float] = {}
         self._refusals: dict[str, Refusals] = {}
-        """Of each replica set."""
+        """Refusals by replica set."""
         self._heard: dict[str, float] = {}
         """When each incarnation answered last."""
         self._replica_versions: Mapping[str, int] = {}
         self._replicas: tuple[Replica, ...] = ()
         self._wanted: dict[str, tuple[int, WantedOfReplicaSet]] = {}
-        """With its version, by replica set."""
+        """What each replica set shall serve, with its version."""
         self._routed: dict[str, dict[str, Served]] = {}
         """What slots were last routed by, by replica set and served name."""
         self._resident: dict[str, frozenset[str]] = {}
@@ -107,7 +107,7 @@ class ReconcileLoop:
             if name in under_way or self._paused_until.get(name, 0.0) > time.monotonic():
                 continue
             replicas = tuple(replica for replica in self._replicas if replica.replica_set == name)
-            # Not wanted any more: as its replicas know it.
+            # It shall serve nothing any more: as its replicas know it.
             replica_set = replica_sets.get(name) or ReplicaSet(name, replicas[0].base_sha)
             if not await self._is_quiet(replica_set, replicas):
                 self._begin(replica_set, replicas)
@@ -144,7 +144,7 @@ class ReconcileLoop:
             self._replica_versions, self._replicas = view.replica_versions, await store.replicas(unit.conn)
 
     async def _read_wanted(self, unit: Unit, view: View) -> None:
-        """Only of replica sets of which it changed."""
+        """Read what replica sets shall serve, only where it changed."""
         known = {name: version for name, (version, _) in self._wanted.items()}
         for name, version in view.versions.items() - known.items():
             if of_set := await store.wanted_of_replica_set(unit.conn, name):
@@ -229,7 +229,7 @@ class ReconcileLoop:
         failures: dict[str, Failure],
         actions: Iterable[Action],
     ) -> StorageUnavailable | None:
-        """Route after each step what it has changed. The error of a load that has to wait for storage, if any."""
+        """Take the steps, route after each what it has changed; return the error of a load that waits for storage."""
         unavailable, until = None, time.monotonic() + ROUND_SECONDS
         for action in actions:
             try:
@@ -262,7 +262,7 @@ class ReconcileLoop:
             )
 
     def _plan(self, replica_set: ReplicaSet, seen: Mapping[str, Replica]) -> Sequence[Action]:
-        """Or the end of replicas that will not take what others serve."""
+        """Return the next steps, or the end of replicas that will not take what others serve."""
         now, replicas = self._service.clock(), list(seen.values())
         refusals = loads.still_open(self._refusals.get(replica_set.name, {}), replicas)
         self._refusals[replica_set.name] = refusals
@@ -307,7 +307,7 @@ class ReconcileLoop:
         failures: Mapping[str, Failure],
         names: Iterable[str],
     ) -> None:
-        """Only slots whose version was found at other addresses than before, or that wait for it."""
+        """Route only slots whose version is at other addresses than before, or that wait for it."""
         served = pools.served_by_name(names, list(seen.values()), failures, policy=self._policy)
         before = self._routed.get(replica_set.name, {})
         changed = {
@@ -323,7 +323,7 @@ class ReconcileLoop:
             failpoint("serving.route.switched")
 
     def _forget_names(self, replica_set: ReplicaSet) -> None:
-        """Those that the replica set serves no more."""
+        """Forget the names that the replica set serves no more."""
         routed = self._routed.get(replica_set.name, {})
         for gone in routed.keys() - set(pools.names_of(replica_set)):
             del routed[gone]
@@ -361,7 +361,7 @@ class ReconcileLoop:
         eval_id: str,
         served_name: str,
     ) -> None:
-        """As it is known now: it may have been given back, or asked for again, while the round was under way."""
+        """Reconcile the candidate as it is now: it may have been given back, or asked for again, during the round."""
         candidate = await store.find_candidate(unit.conn, eval_id)
         if candidate is None or candidate.servable.served_name != served_name:
             return

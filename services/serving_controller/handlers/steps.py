@@ -47,7 +47,7 @@ class Outcome:
     replica: Replica
     events: tuple[Message, ...] = ()
     failures: dict[str, Failure] = field(default_factory=dict)
-    """By served name."""
+    """Failures by served name."""
     forgotten: bool = False
 
 
@@ -79,7 +79,7 @@ class Steps:
                 await self._backend.end(replica_id)
 
     async def keep_files(self, *, bases: Container[str], models: Container[str]) -> None:
-        """Of these base models and full models (by digest); those of all others are deleted."""
+        """Keep the files of these base models and full models (by digest); those of all others are deleted."""
         await self._files.keep_only(bases=bases, models=models)
 
     async def is_running(self, replica: Replica) -> bool:
@@ -238,7 +238,7 @@ class Steps:
         return Outcome(loaded, (_loaded(loaded, servable, seconds),))
 
     async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome:
-        """Once, and then no more: it is no reason to lose a replica twice."""
+        """Try to load it once, and then no more: it is no reason to lose a replica twice."""
         try:
             outcome = await self._load(replica, servable)
         except NoAnswer as error:
