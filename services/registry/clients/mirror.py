@@ -54,7 +54,7 @@ class BaseModelMirror:
     async def mirror(
         self, name: str, source: DirectorySource | HubSource, training_template: str | None = None
     ) -> Mirrored:
-        """Mirror the files, checked. Raises BadBaseModel, BadModel, NoVerdict, or an error of the store or the hub."""
+        """Mirror the files, checked. Raises BadBaseModel, BadModel, NoVerdict, or an error of the store or hub."""
         if isinstance(source, DirectorySource):
             await asyncio.to_thread(require_importable, Path(source.path), self._limits)
             if training_template is None:
