@@ -1,4 +1,4 @@
-"""Steps into the time series, node-seconds into the ledger."""
+"""Steps into the time series, node-seconds into the costs."""
 
 from datetime import timedelta
 from typing import get_args
