@@ -13,7 +13,7 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="CHECKPOINT_WATCHER_", frozen=True)
 
     keep_verified: Annotated[int, Field(ge=2)] = 2
-    """Newest verified bundles of a job that retention never deletes."""
+    """Number of newest verified bundles of a job that retention never deletes."""
     overdue_intervals: Annotated[float, Field(gt=1)] = 3.0
     """A running attempt is overdue after this many checkpoint intervals without a bundle."""
     keep_ended: timedelta = timedelta(days=30)
