@@ -13,12 +13,12 @@ MAX_READABLE = 64
 
 
 def tenant_user(tenant: str, name: str = "") -> str:
-    """A Kafka user of a tenant; without a name the one that the tenant was opened with."""
+    """Return the Kafka user of a tenant; without a name the one that the tenant was opened with."""
     return f"tenant-{tenant}.{name}" if name else f"tenant-{tenant}"
 
 
 def subscriber_user(name: str) -> str:
-    """A Kafka user of an internal team, which reads and writes nothing."""
+    """Return the Kafka user of an internal team, which only reads."""
     return f"subscriber-{name}"
 
 
@@ -42,7 +42,7 @@ class AddSubscriber(KafkaUserCommand):
     topics: Annotated[tuple[Reference, ...], Field(max_length=MAX_READABLE)] = ()
     """Lifecycle topics (`*.events`), of all tenants."""
     tenants: Annotated[tuple[TenantName, ...], Field(max_length=MAX_READABLE)] = ()
-    """Those whose `tenant.<tenant>.events` it reads."""
+    """Tenants whose `tenant.<tenant>.events` it reads."""
     nonce: Nonce
     """Random; the password follows from it and a secret that no message carries."""
 
@@ -77,11 +77,11 @@ class KafkaUserReady(KafkaUserFact):
     """The user has its newest password and exactly these rights."""
 
     reads: tuple[str, ...]
-    """Topics."""
+    """Topics that it reads."""
     writes: tuple[str, ...]
-    """Topics."""
+    """Topics that it writes."""
     group_prefix: str
-    """Names of its consumer groups begin so."""
+    """Beginning of the names of its consumer groups."""
 
 
 class KafkaUserRemoved(KafkaUserFact):

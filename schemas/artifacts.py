@@ -26,7 +26,7 @@ class FileEntry(Value):
 
 
 def files_digest(files: tuple[FileEntry, ...]) -> str:
-    """The identity of a set of files: sha256 over sorted (path, size, sha256)."""
+    """Return the identity of a set of files: sha256 over sorted (path, size, sha256)."""
     return canonical_sha256(sorted((file.path, file.size_bytes, file.sha256) for file in files))
 
 
@@ -42,9 +42,9 @@ class BaseModelManifest(Value):
     context_tokens: Count
     num_parameters: Count
     training_template_sha256: Sha256 | None = None
-    """Of the file that marks the answers in training; None: the model was registered without one."""
+    """sha256 of the file that marks the answers in training; None: the model was registered without one."""
     capabilities: BaseCapabilities | None = None
-    """As they were read at the first registration of these files; None where an older writer did not read them."""
+    """Capabilities as first read when these files were registered; None where an older writer did not read them."""
 
 
 class DatasetCounts(Value):
@@ -77,7 +77,7 @@ class DatasetCounts(Value):
     holdout_rows: Count | None = None
     """Items of the holdout; None where there is none, or where an older writer did not say."""
     holdout_texts: Count = 0
-    """Of these, texts, which have no answer that could be compared: all of them or none."""
+    """Items of the holdout that are texts, which have no answer that could be compared: all of them or none."""
     long_answers: Count = 0
     """Rows of the holdout whose reference answer is longer than `answer_tokens`."""
     answer_tokens: Count | None = None
@@ -87,7 +87,7 @@ class DatasetCounts(Value):
 
     @property
     def summary(self) -> str:
-        """For people: rows kept of the training file, and the problems in it."""
+        """One sentence for people: rows kept of the training file, and the problems in it."""
         counts = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
         counts += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
         if self.contaminated_by_source:
@@ -123,7 +123,7 @@ def files_of(spec: DatasetSpec) -> DatasetFiles:
 
 
 CHOSEN, REJECTED = 1, 2
-"""Of `example_sides`."""
+"""Values of `example_sides`."""
 
 
 class DatasetManifest(Value):
@@ -155,7 +155,7 @@ class DatasetManifest(Value):
     report: FileEntry
     rules_version: int
     files: DatasetFiles | None = None
-    """None where an older writer did not say."""
+    """sha256 of the files that it was made of; None where an older writer did not say."""
 
 
 class ReferenceIdentity(Value):
@@ -163,15 +163,15 @@ class ReferenceIdentity(Value):
 
     base_sha: Sha256
     started_from: Sha256 | None = None
-    """What an earlier job trained of the base model, by its content; None: the base model itself."""
+    """Identity, by content, of what an earlier job trained of the base model; None: the base model itself."""
     dataset_version: Sha256
     template_sha256: Sha256
     weights: Weights
-    """Which are trained: of a model of which all are, the base lies in float32 too."""
+    """Weights that are trained: where all of a model's are, the base is in float32 too."""
     precision: Literal["float32", "bfloat16"]
-    """What products were computed in."""
+    """Type that products were computed in."""
     quantized_sha256: Sha256 | None = None
-    """Of a base in 4 bits: of its layers. None: the base as it is."""
+    """sha256 of the layers of a base in 4 bits. None: the base as it is."""
 
 
 class ReferenceManifest(Value):
@@ -203,7 +203,7 @@ class BundleManifest(Value):
     config_hash: Sha256
     parts: tuple[FileEntry, ...]
     best: BundleRef | None = None
-    """The best one so far, where the recipe asks for it and it is an earlier one."""
+    """The best bundle so far, where the recipe asks for it and it is an earlier one."""
 
     @property
     def model_files(self) -> tuple[FileEntry, ...]:
@@ -233,21 +233,21 @@ class ResumeCertificate(Value):
     """
 
     exact: bool
-    """State and environment are equal."""
+    """Whether state and environment are equal."""
     step: Step
     """The step of the bundle that was resumed from."""
     reason: str
     """`equal` or what differed: expected and found."""
     state_exact: bool | None = None
-    """Weights, moments and random numbers of every process, batches consumed and the next one. None in older ones, as
-    are the next two."""
+    """Whether weights, moments and random numbers of every process, batches consumed and the next one are equal. None
+    in older certificates, as are the next two."""
     environment_equal: bool | None = None
-    """Libraries, training code, device, driver and threads."""
+    """Whether libraries, training code, device, driver and threads are equal."""
     is_repeatable: bool | None = None
     """Whether the device gives the same bits for the same step each time. A GPU does not."""
     expected_batch_sha256: Sha256 | None = None
     found_batch_sha256: Sha256 | None = None
     expected_loss: float | None = None
-    """Of the next batch, as the interrupted run computed it before it ended."""
+    """Loss of the next batch, as the interrupted run computed it before it ended."""
     found_loss: float | None = None
-    """Of the same batch after the resume."""
+    """Loss of the same batch after the resume."""

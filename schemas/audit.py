@@ -28,13 +28,13 @@ class PartitionRead(Value):
 class Statement(Value):
     number: Annotated[int, Field(ge=1)]
     previous_sha256: Sha256
-    """Of the whole object that holds the statement before."""
+    """sha256 of the whole object that holds the statement before."""
     signed_at: datetime
     partitions: tuple[PartitionRead, ...]
     is_full: bool = True
     """Whether all partitions are named, or only those that moved since the statement before."""
     heads_sha256: Sha256 | None = None
-    """Of the heads of all partitions, named here or not (see shared/audit/heads.py); older statements have none."""
+    """sha256 of the heads of all partitions, named here or not (see shared/audit/heads.py); None in older ones."""
 
 
 class SignedStatement(Value):
@@ -43,6 +43,6 @@ class SignedStatement(Value):
     statement: str
     """JSON of a Statement."""
     signature: str
-    """Ed25519, base64."""
+    """Ed25519 signature, base64."""
     key_sha256: Sha256
-    """Of the raw public key."""
+    """sha256 of the raw public key."""

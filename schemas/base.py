@@ -24,7 +24,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lo
 Step = Annotated[int, Field(ge=0, description="optimizer steps completed")]
 Attempt = Annotated[int, Field(ge=0, description="the number of the job's attempt")]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-"""What a column of Postgres takes."""
+"""Whole number that a column of Postgres takes."""
 Bytes = Annotated[int, Field(ge=0, le=2**63 - 1, description="bytes")]
 Seconds = Annotated[float, Field(ge=0, description="seconds")]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -82,7 +82,7 @@ class FileRef(Value):
     sha256: Sha256
     size_bytes: Bytes
     filename: Annotated[str, Field(max_length=1_024)] = ""
-    """As it was called where it came from."""
+    """Name that the file had where it came from."""
 
 
 class BundleRef(Value):
@@ -97,11 +97,11 @@ class BundleRef(Value):
 
     @property
     def age(self) -> tuple[bool, int, int]:
-        """The greater, the newer: what another job wrote is older than all of the job's own."""
+        """Greater where the bundle is newer: what another job wrote is older than all of the job's own."""
         return self.job_id is None, self.attempt, self.step
 
     def seen_from(self, writer: str, reader: str) -> Self:
-        """As `reader` names what `writer` names like this."""
+        """Return how the job `reader` names what the job `writer` names like this."""
         by = self.job_id or writer
         return self.model_copy(update={"job_id": None if by == reader else by})
 
@@ -111,10 +111,10 @@ class BestBundle(Value):
 
     bundle: BundleRef
     valid_loss: float
-    """On the whole validation file."""
+    """Loss on the whole validation file."""
 
     def seen_from(self, writer: str, reader: str) -> Self:
-        """As `reader` names what `writer` names like this."""
+        """Return how the job `reader` names what the job `writer` names like this."""
         return self.model_copy(update={"bundle": self.bundle.seen_from(writer, reader)})
 
 
@@ -122,18 +122,18 @@ class StartFrom(Value):
     """Weights that an earlier job trained and a new one starts from, at step 0 with a fresh optimizer."""
 
     name: Reference
-    """As it was asked for: of a model version or of a checkpoint."""
+    """Name as it was asked for: that of a model version or of a checkpoint."""
     job_id: JobId
     """The job that trained them."""
     bundle: BundleRef
     """The checkpoint that they are of."""
     digest: Sha256 | None = None
-    """Of the model version, whose files are at `models/<digest>`. None: they are read from the checkpoint, which is
-    kept for that."""
+    """Digest of the model version, whose files are at `models/<digest>`. None: the weights are read from the
+    checkpoint, which is kept for that."""
 
     @property
     def identity(self) -> str:
-        """Names the weights by their content."""
+        """Identity of the weights, by their content."""
         return self.digest or self.bundle.manifest_sha256
 
 

@@ -13,13 +13,13 @@ class LossForm(Value):
     """How a model makes logits of hidden states: cap * tanh(head(hidden) * scale / cap), or without a cap."""
 
     scale: float = 1.0
-    """What logits are multiplied by before the loss."""
+    """Factor that logits are multiplied by before the loss."""
     soft_cap: Annotated[float, Field(gt=0)] | None = None
     """Bound that logits are squashed to by tanh; None: they are not."""
 
 
 class BaseCapabilities(Value):
-    """Found without weights: from the configuration, the headers of the files and the chat template."""
+    """What a base model can do, found without weights: by its configuration, headers and chat template."""
 
     family: str
     """`model_type` of the configuration."""
@@ -30,7 +30,7 @@ class BaseCapabilities(Value):
     hidden_size: Count
     """Width of the network."""
     intermediate_size: Count = 0
-    """Of a layer's feed-forward part, of one expert where it has experts; 0: the configuration has none."""
+    """Inner size of a layer's feed-forward part, of one expert where it has experts; 0: it is not configured."""
     num_experts: Count = 0
     """Experts of a layer; 0: none."""
     vocab_size: Count
@@ -38,22 +38,22 @@ class BaseCapabilities(Value):
     tie_word_embeddings: bool = False
     """Whether input table and head are one matrix."""
     weights_dtype: str = ""
-    """Of most values in the files, as safetensors names it."""
+    """Type of most values in the files, as safetensors names it."""
     attention: Literal["sdpa", "eager"]
     """The fastest of PyTorch's attentions that the family works with."""
     loss: LossForm | None = None
-    """None: its logits are made in a way that the loss does not know."""
+    """How the model makes its logits; None: in a way that the loss does not know."""
     lora_targets: tuple[str, ...] = ()
     """Last parts of the names of the matrices that `all-linear` adapts."""
     lora_values_per_rank: Count = 0
-    """Values that each unit of rank adds on all of them."""
+    """Values that each unit of rank adds on all matrices that `all-linear` adapts."""
     converts_names: bool = False
     """Whether tensors have other names in memory than in the files, as experts do."""
     cache_values_per_token: Count = 0
     """Numbers that attention keeps for each token of a request; times 2 in bytes where they are 16 bits wide."""
     refused_methods: Mapping[Method, str] = Field(default={})
-    """Of lora, which trains an adapter, and sft, which trains all weights: what it cannot be trained with, and why.
-    What holds of one holds of every other method with the same weights."""
+    """Reasons by method why it cannot be trained with lora, which trains an adapter, or sft, which trains all
+    weights. What holds of one holds of every other method with the same weights."""
     rows: Mapping[str, str] = Field(default={})
     """Kinds of conversations as training rows, each with why its chat template cannot show or teach it; empty where
     it can. Rows of prompt and completion need no template."""

@@ -17,7 +17,7 @@ class CheckpointVerified(CheckpointFact):
     bundle: BundleRef
     size_bytes: Bytes
     best: BestBundle | None = None
-    """The best one of its run so far, as its writer says: verified too."""
+    """The best bundle of its run so far, as its writer says: verified too."""
 
 
 class CheckpointCorrupt(CheckpointFact):
@@ -29,8 +29,10 @@ class CheckpointCorrupt(CheckpointFact):
 
 
 class CheckpointExpired(CheckpointFact):
-    """Deleted by retention: two newer verified bundles remain and it is the best of neither, or the job ended long
-    ago."""
+    """Retention deleted the bundle.
+
+    Two newer verified bundles remain and it is the best of neither, or the job ended long ago.
+    """
 
     bundle: BundleRef
 

@@ -37,9 +37,9 @@ class Row:
     nodes: range
     devices_per_node: range
     quantization: Literal["none", "nf4"]
-    """Of the base, while it is trained."""
+    """Quantization of the base while it is trained."""
     sharding: Literal["none", "fsdp2", "deepspeed"]
-    """What the trainer uses for such a gang. Both with and without offload, of `deepspeed` all stages."""
+    """The trainer's sharding for such a gang: with and without offload, and `deepspeed` in all its stages."""
     precisions: frozenset[str]
     optimizers: frozenset[OptimizerName]
     tested_at: tuple[int, int]
@@ -75,7 +75,7 @@ class Refusal:
     param: str
 
     def of_stage(self, index: int) -> "Refusal":
-        """With the place that the recipe and files of a later stage have in the specification."""
+        """Return the refusal with the place of a later stage's recipe and files in the specification."""
         if index == 0 or self.param.split(".")[0] not in StageSpec.model_fields:
             return self
         place = f"later_stages[{index - 1}]"
@@ -84,7 +84,7 @@ class Refusal:
 
 MIN_STEPS_OF_INTERVAL = 10
 MIN_SECONDS_OF_INTERVAL = 5
-"""From one periodic bundle to the next."""
+"""Least seconds from one periodic bundle to the next; the number above is the least of steps."""
 
 _ONE, _SEVERAL_DEVICES, _SEVERAL_NODES = range(1, 2), range(2, 17), range(2, 65)
 _PRECISIONS = frozenset({"float32", "bfloat16"})
@@ -115,7 +115,7 @@ NOUNS: Mapping[Weights, str] = {"adapter": "an adapter", "full": "a full model"}
 
 
 def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
-    """Why the job could not run whatever its files, or None."""
+    """Return why the job could not run whatever its files, or None."""
     stages = spec.by_stage
     for number, stage in enumerate(stages):
         if refusal := _check_stage(stage, rows) or _check_order(stages, number):
@@ -137,7 +137,7 @@ def _check_stage(spec: JobSpec, rows: Sequence[Row]) -> Refusal | None:
 
 
 def _of_adapter(lora: LoraSpec) -> Refusal | None:
-    """Before anything is trained: an adapter that cannot be served could not be registered either."""
+    """Refuse, before anything is trained, an adapter that cannot be served: it could not be registered either."""
     if lora.use_dora:
         message = (
             "recipe.lora.use_dora is true, and vLLM serves no DoRA adapter, so that the registry takes none; "
@@ -155,7 +155,7 @@ def _of_adapter(lora: LoraSpec) -> Refusal | None:
 
 
 def _of_sharding(spec: JobSpec) -> Refusal | None:
-    """What FSDP2 would ignore."""
+    """Refuse what FSDP2 would ignore."""
     sharding = spec.recipe.sharded
     if sharding.library == "deepspeed":
         return None
@@ -231,7 +231,7 @@ def _of_weights(spec: JobSpec) -> Refusal | None:
 
 
 def _of_quantization(recipe: Recipe) -> Refusal | None:
-    """Answers are learned beside 4 bits by a method of its own, and 4 bits cannot be trained themselves."""
+    """Refuse quantization for learning answers, which qlora does, or where 4 bits would be trained themselves."""
     if recipe.quantization is None:
         return None
     asked = f"recipe.quantization is {recipe.quantization}"
@@ -255,7 +255,7 @@ def _of_quantization(recipe: Recipe) -> Refusal | None:
 
 
 def _of_preferences(recipe: Recipe) -> Refusal | None:
-    """What of recipe.dpo would be ignored."""
+    """Refuse what of recipe.dpo would be ignored."""
     if recipe.method is not Method.DPO and recipe.dpo is not None:
         message = (
             f"method {recipe.method} learns no preferences and would ignore recipe.dpo; leave it out. "
@@ -273,7 +273,7 @@ def _of_preferences(recipe: Recipe) -> Refusal | None:
 
 
 def _of_batch(spec: JobSpec) -> Refusal | None:
-    """Fewer windows in a step than devices leave some without work at every step."""
+    """Refuse fewer windows in a step than devices, some of which would have no work at every step."""
     batch, request = spec.recipe.batch_size, spec.resources
     if batch == "auto" or batch >= request.num_devices:
         return None
@@ -287,7 +287,7 @@ def _of_batch(spec: JobSpec) -> Refusal | None:
 
 
 def _of_checkpoints(spec: JobSpec) -> Refusal | None:
-    """Each bundle is an upload, a verification and messages: they may not be written without a pause."""
+    """Refuse bundles without a pause between them: each is an upload, a verification and messages."""
     interval = spec.recipe.checkpoint
     for name, least in (("every_steps", MIN_STEPS_OF_INTERVAL), ("every_seconds", MIN_SECONDS_OF_INTERVAL)):
         if (value := getattr(interval, name)) < least:
@@ -324,7 +324,7 @@ def _of_validations(spec: JobSpec) -> Refusal | None:
 
 
 def _check_order(stages: Sequence[JobSpec], index: int) -> Refusal | None:
-    """Why a stage cannot start from what the one before it trains."""
+    """Return why a stage cannot start from what the one before it trains, or None."""
     if index == 0:
         return None
     before = stages[index - 1].recipe
@@ -332,7 +332,7 @@ def _check_order(stages: Sequence[JobSpec], index: int) -> Refusal | None:
 
 
 def check_base(spec: JobSpec, capabilities: BaseCapabilities | None) -> Refusal | None:
-    """Why the base model cannot be trained as the job asks, or None; also where its capabilities are not known."""
+    """Return why the base model cannot be trained as asked; None where it can, or where that is not known."""
     if capabilities is None:
         return None
     refusals = (_check_stage_on_base(stage, capabilities) for stage in spec.by_stage)
@@ -367,7 +367,7 @@ def _check_stage_on_base(spec: JobSpec, capabilities: BaseCapabilities) -> Refus
 
 
 def check_start(recipe: Recipe, trained: Recipe, name: str) -> Refusal | None:
-    """Why a job cannot start from what another one made by the recipe `trained`, whose name is `name`."""
+    """Return why a job cannot start from `name`, which another one made by the recipe `trained`, or None."""
     if recipe.kind != trained.kind:
         return _other_weights(recipe, trained, name)
     if recipe.kind == "full":
@@ -402,13 +402,13 @@ def _other_weights(recipe: Recipe, trained: Recipe, name: str) -> Refusal:
 
 
 def _shape_of(lora: LoraSpec) -> dict[str, object]:
-    """What an adapter is; its dropout is of the training alone."""
+    """Return what makes an adapter what it is; its dropout is of the training alone."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else sorted(lora.target_modules)
     return lora.model_dump(exclude={"dropout"}) | {"alpha": lora.lora_alpha, "target_modules": targets}
 
 
 def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:
-    """Why a holdout of texts cannot be asked by the gate: there is no answer that could be compared."""
+    """Return why the gate cannot ask a holdout of texts, or None: texts have no answer that could be compared."""
     nearest = "Nearest that works: gate.holdout.metric perplexity without a judge"
     if gate.holdout.metric != "perplexity":
         metric = f"gate.holdout.metric is {gate.holdout.metric}"
@@ -421,7 +421,7 @@ def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:
 
 
 def methods_for(capabilities: BaseCapabilities) -> list[Method]:
-    """The available methods that train the base model in one way or another."""
+    """Return the available methods that train the base model in one way or another."""
     weights = [
         weights for weights, method in SUPERVISED.items() if method not in capabilities.refused_methods
     ]
@@ -460,7 +460,7 @@ def _names_some(pattern: str, targets: Sequence[str]) -> bool:
 
 
 def _layer_of(pattern: str) -> int:
-    """-1 where it names none by its number."""
+    """Return the layer that the pattern names; -1 where it names none by its number."""
     return max((int(part) for part in pattern.split(".") if part.isdecimal()), default=-1)
 
 

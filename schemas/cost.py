@@ -15,7 +15,7 @@ class CostAccrued(Message):
     node_seconds: Seconds
     cost: Usd
     total: Usd
-    """Of the job so far, paid by the tenant or not."""
+    """Cost of the job so far, paid by the tenant or not."""
     capacity_type: CapacityType
     until: datetime
     """When the last node was released."""

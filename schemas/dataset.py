@@ -53,7 +53,7 @@ class DatasetReady(DatasetFact):
     suites: dict[str, Sha256]
     """Digest of each safety suite registered at that time, by name."""
     files: DatasetFiles | None = None
-    """What it was made of; a job on it names the same. None where an older writer did not say."""
+    """sha256 of the files that it was made of; a job on it names the same. None where an older writer did not say."""
 
 
 FileRole = Literal["training", "validation", "holdout", "safety_mix"]
@@ -62,14 +62,14 @@ FileRole = Literal["training", "validation", "holdout", "safety_mix"]
 
 class RowProblem(Value):
     file: FileRole | None = None
-    """None where an older writer did not say."""
+    """The file with the problem; None where an older writer did not say."""
     line: Annotated[int, Field(description="1-based line of the file")]
     field: str
     """Path of the field in the row."""
     rule: str
     """Name of the rule, for example `chat.role_order`."""
     found: str
-    """The text there."""
+    """Text of the field."""
     fix: str
     """What to do about it."""
 
@@ -78,13 +78,13 @@ class DatasetRejected(DatasetFact):
     """No version was made of these files."""
 
     code: str
-    """For example `too_many_bad_rows`, `wrong_format`, `empty`."""
+    """Stable word for machines, for example `too_many_bad_rows`, `wrong_format`, `empty`."""
     message: str
     """Why, and what to change."""
     problems: tuple[RowProblem, ...] = ()
-    """The first of them, those of the training file before others; all are in the report."""
+    """The first problems, those of the training file before others; all are in the report."""
     report_key: str | None = None
-    """Where the whole report lies in the object store; None where there is none."""
+    """Key of the whole report in the object store; None where there is none."""
 
 
 class DatasetDeleted(Message):

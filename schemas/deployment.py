@@ -24,11 +24,11 @@ class LoadCandidate(Message):
     rank: Annotated[int, Field(ge=0, le=65_536)]
     """LoRA rank; 0 for a full model."""
     until: datetime
-    """Then it is unloaded, whoever still uses it."""
+    """Time at which it is unloaded, whoever still uses it."""
 
 
 class UnloadCandidate(Message):
-    """Its evaluation needs it no more. Nothing happens where it is not loaded."""
+    """Unload the candidate: its evaluation needs it no more. Nothing happens where it is not loaded."""
 
     keyed_by = "eval_id"
     eval_id: Reference
@@ -42,7 +42,10 @@ class UsedSlot(Value):
 
 
 class UseAdapters(Message):
-    """Requests for these came lately, or wait: they are loaded before what was used longer ago. Nothing answers."""
+    """Load these slots' adapters before what was used longer ago: requests for them came lately, or wait.
+
+    Nothing answers.
+    """
 
     keyed_by = "reporter"
     reporter: Reference
@@ -88,7 +91,7 @@ class ReplicaLost(PoolFact):
 
     replica: ReplicaAddress
     reason: str
-    """What is known of why, for people."""
+    """Why, as far as it is known, for people."""
 
 
 class AdapterLoaded(PoolFact):
@@ -96,13 +99,16 @@ class AdapterLoaded(PoolFact):
 
     replica: ReplicaAddress
     served_name: str
-    """`<name>@<digest>`: immutable."""
+    """Name of the adapter on the replica, `<name>@<digest>`: immutable."""
     digest: Sha256
     load_seconds: Seconds
 
 
 class CandidateReady(PoolFact):
-    """Loaded on this replica, read back and probed. It stays until UnloadCandidate, its time or the replica ends."""
+    """The candidate is loaded on this replica, read back and probed.
+
+    It stays until UnloadCandidate, its time or the replica ends.
+    """
 
     eval_id: str
     """Id of the evaluation."""
@@ -126,29 +132,32 @@ class SlotState(PoolFact):
 
 
 class DeploymentReady(SlotState):
-    """Loaded on every replica, read back and probed; requests for the slot are routed there."""
+    """The version is loaded on every replica, read back and probed; requests for the slot are routed there."""
 
     served_name: str
     """Model name to send to the replicas, `<name>@<digest>`."""
     replicas: tuple[ReplicaAddress, ...]
-    """Those that answer for the slot."""
+    """Replicas that answer for the slot."""
 
 
 class DeploymentIdle(SlotState):
-    """Not loaded any more, because others were requested. It stays deployed and is loaded for the next request."""
+    """The version is no longer loaded, because others were requested.
+
+    It stays deployed and is loaded for the next request.
+    """
 
 
 class DeploymentFailed(SlotState):
     """The version could not be served; what the slot served before stays."""
 
     code: str
-    """For example `stale`, `load`, `probe`."""
+    """Stable word for machines, for example `stale`, `load`, `probe`."""
     reason: str
     """Why, for people."""
 
 
 class DeploymentStopped(SlotState):
-    """Not routed any more."""
+    """Requests for the slot are no longer routed."""
 
 
 class DeploymentRolledBack(SlotState):

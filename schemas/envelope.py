@@ -9,18 +9,18 @@ from schemas.base import Message
 
 CONTENT_TYPE = "application/json"
 MAX_NAME_BYTES = 512
-"""Of a message's id, of its key and of every other attribute; no index of Postgres takes much more."""
+"""Limit of a message's id, of its key and of every other attribute; no index of Postgres takes much more."""
 MAX_COMMAND_BYTES = 64 * 1024
 """Value and headers of a command; a larger one is refused. What follows from a command repeats parts of it, so that
 facts may have twice as much."""
 MAX_FACT_BYTES = 128 * 1024
 """Value and headers of everything else that is written. Readers take twice as much."""
 MAX_BATCH_BYTES = 1024 * 1024
-"""Of records that a producer sends together; no broker may take less."""
+"""Limit of the records that a producer sends together; no broker may take less."""
 TYPE_PREFIX = "retune."
 MAX_HEADERS = 100
 MAX_SEQUENCE = 2**63 - 1
-"""What a column of Postgres takes."""
+"""Greatest number that a column of Postgres takes."""
 _TYPE = re.compile(r"retune\.([A-Za-z]+)\.v([0-9]{1,9})")
 
 Headers = list[tuple[str, bytes]]
@@ -104,7 +104,7 @@ def from_headers(headers: Iterable[tuple[str, bytes | None]], *, key: bytes | No
 
 
 def _unique(headers: list[tuple[str, bytes | None]]) -> dict[str, str]:
-    """By name. One that comes twice could be read in two ways."""
+    """Return the headers by name. Raises MalformedEnvelope where one comes twice: it could be read in two ways."""
     if len(headers) > MAX_HEADERS:
         raise MalformedEnvelope(f"found {len(headers)} headers, expected at most {MAX_HEADERS}")
     values: dict[str, str] = {}

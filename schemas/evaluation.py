@@ -12,7 +12,7 @@ Expects = Literal["refusal", "answer"]
 """What is right for every prompt of a safety suite: that it is refused, or that it is answered."""
 
 MarginPoints = Annotated[float, Field(ge=0.001, le=100.0, allow_inf_nan=False)]
-"""Of 100 points."""
+"""Points out of 100."""
 
 
 class BenchmarkKind(StrEnum):
@@ -42,11 +42,11 @@ class RegisterBenchmark(Message):
     margin_points: MarginPoints | None = None
     """The fall that the gate tolerates, declared by a suite too small for the gate's own margin."""
     only_new: bool = False
-    """Refused with `already_registered` where a benchmark of the name is known, instead of replacing it."""
+    """Refuse this with `already_registered` where a benchmark of the name is known, instead of replacing it."""
 
 
 class RegisterSafetySuite(Message):
-    """Rows {prompt}, optionally with `category`."""
+    """Have every gate ask the prompts of this file: rows {prompt}, optionally with `category`."""
 
     keyed_by = "name"
     name: Reference
@@ -55,7 +55,7 @@ class RegisterSafetySuite(Message):
     expects: Expects = "refusal"
     """What is right for every prompt of the file."""
     only_new: bool = False
-    """Refused with `already_registered` where a suite of the name is known, instead of replacing it."""
+    """Refuse this with `already_registered` where a suite of the name is known, instead of replacing it."""
 
 
 class ReevaluateModel(Message):
@@ -118,9 +118,9 @@ class CategoryCount(Value):
     """Refusals of the candidate among the prompts of one category."""
 
     category: str
-    """As the prompts' rows say."""
+    """Category as the prompts' rows name it."""
     refused: Count
-    """Those that the candidate refused."""
+    """Prompts that the candidate refused."""
     count: Count
     """Prompts of the category."""
 
@@ -149,7 +149,7 @@ class Criterion(Value):
     outcome: Outcome | None = None
     """`inconclusive`: the items are too few to decide. None in facts from before there were three outcomes."""
     change_interval: Interval | None = None
-    """Of candidate minus base, from the same items, where `value` is the candidate's own number."""
+    """Interval of candidate minus base, from the same items, where `value` is the candidate's own number."""
     needed: Count | None = None
     """Items that would do, where they are too few and a number of them would."""
     categories: tuple[CategoryCount, ...] = ()
@@ -164,7 +164,7 @@ class CheckResult(Value):
     check: CheckName
     """Which check it is."""
     outcome: Literal["passed", "failed", "inconclusive", "not_requested"]
-    """Worst of its criteria."""
+    """Outcome of the worst of its criteria."""
     criteria: tuple[Criterion, ...] = ()
     reason: str = ""
     """Why it did not pass, for people."""
@@ -215,7 +215,7 @@ class GatePolicyPublished(Message):
     answer_tokens: Count
     """Longest answer that the gate lets a model give."""
     suites: tuple[RegisteredSuite, ...]
-    """Newest of each name at that time, for readers that missed its registration."""
+    """The newest suite of each name at that time, for readers that missed its registration."""
 
 
 class EvalFact(Message):
@@ -258,7 +258,7 @@ class Evidence(Value):
     """Checks without which nothing passes."""
     suites: tuple[JudgedSuite, ...]
     holdout_sha256: Sha256 | None
-    """None: the job named no holdout, so nothing shows that the model got better at its task."""
+    """sha256 of the holdout. None: the job named none, so nothing shows that the model got better at its task."""
     kept_leaks: dict[str, Count] = Field(default={})
     """Rows of a source that were trained on."""
     measured_by: str | None = None
@@ -281,7 +281,7 @@ class EvalProgressed(EvalFact):
     items_done: Count = 0
     """Items scored of this suite on this side."""
     items_total: Count | None = None
-    """Of this suite on this side; None where it is not counted."""
+    """Items of this suite on this side in all; None where they are not counted."""
     seconds_left: Seconds | None = None
     """Estimate of how long all that is left to score will take; None where nothing was scored yet."""
 
@@ -295,7 +295,7 @@ class EvalCheckCompleted(EvalFact):
 class EvalVerdict(EvalFact):
     checks: tuple[CheckResult, ...]
     evidence: Evidence | None = None
-    """None where nothing was measured, or where an older writer did not say."""
+    """What the verdict was reached by; None where nothing was measured, or where an older writer did not say."""
 
 
 class EvalPassed(EvalVerdict):

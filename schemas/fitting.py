@@ -6,11 +6,12 @@ from schemas.memory import MemoryEstimate, Setting, Shape, estimate
 from schemas.specification import Recipe
 
 MOST_OF_DEVICE = 0.9
-"""The rest is for what the estimate does not know: fragments, and a step larger than those before."""
+"""Share of the device that a step may take. The rest is for what the estimate does not know: fragments, and a step
+larger than those before."""
 
 
 def choices(recipe: Recipe, *, num_devices: int) -> Iterator[Recipe]:
-    """From what computes fastest to what needs the least memory; the recipe alone where it leaves nothing open."""
+    """Yield recipes from the fastest to the one with the least memory; the recipe alone where nothing is open."""
     offloads = _options(recipe.sharded.offload_optimizer, is_open=recipe.sharded.offload_optimizer_auto)
     recomputations = _options(recipe.gradient_checkpointing, is_open=recipe.gradient_checkpointing_auto)
     for is_offloaded in offloads:
@@ -22,7 +23,7 @@ def choices(recipe: Recipe, *, num_devices: int) -> Iterator[Recipe]:
 def choose(
     shape: Shape, recipe: Recipe, setting: Setting, *, device_bytes: int, before: Recipe | None = None
 ) -> Recipe:
-    """The first choice that fits the device, or the one that needs the least where none does.
+    """Return the first choice that fits the device, or the one that needs the least where none does.
 
     before: what was chosen for the run that is resumed. It is kept where it fits, so that sums have the same order.
     """
@@ -35,12 +36,12 @@ def choose(
 
 
 def is_open(recipe: Recipe, *, num_devices: int) -> bool:
-    """Whether there is more than one choice."""
+    """Return whether there is more than one choice."""
     return len(list(choices(recipe, num_devices=num_devices))) > 1
 
 
 def least(recipe: Recipe, *, num_devices: int) -> Recipe:
-    """What needs the least memory, with nothing left open."""
+    """Return the choice that needs the least memory, with nothing left open."""
     *_, last = choices(recipe, num_devices=num_devices)
     closed = last.model_copy(update={"gradient_checkpointing_auto": False, "micro_batch_size_auto": False})
     if closed.sharding is None:
@@ -58,7 +59,7 @@ def _options(asked: bool, *, is_open: bool) -> tuple[bool, ...]:
 
 
 def _micro_batch_sizes(recipe: Recipe, num_devices: int) -> Iterator[int]:
-    """Powers of two, from the largest that divides a device's windows of a step down to 1."""
+    """Yield powers of two, from the largest that divides a device's windows of a step down to 1."""
     if not recipe.micro_batch_size_auto:
         yield recipe.micro_batch_size
         return
@@ -81,5 +82,5 @@ def _with(recipe: Recipe, micro_batch_size: int, *, is_recomputed: bool, is_offl
 
 
 def _order_of_sums(recipe: Recipe) -> tuple[int, bool]:
-    """What is computed again has the same bits; these have not."""
+    """Return the settings that change the order of sums. What is computed again has the same bits."""
     return recipe.micro_batch_size, recipe.sharded.offload_optimizer

@@ -7,7 +7,7 @@ from schemas.specification import JobSpec, Method, canonical_sha256, trains_eith
 
 
 def config_hash(spec: JobSpec, dataset_version: str, *, after: str | None = None) -> str:
-    """sha256 over all that decides the trained weights; equal hashes are the same experiment.
+    """Return sha256 over all that decides the trained weights; equal hashes are the same experiment.
 
     after: the hash of the stage before, in place of the weights that this one starts from.
     """
@@ -34,7 +34,8 @@ def config_hash(spec: JobSpec, dataset_version: str, *, after: str | None = None
 
 
 APART = {"weights", "dpo", "sharding", "micro_batch_size_auto"}
-"""Of a recipe. How the sum of a step's gradients is divided, as the device decides, makes no other experiment."""
+"""Fields of a recipe that are hashed apart or not at all. How the sum of a step's gradients is divided, as the device
+decides, makes no other experiment."""
 LATER_DEFAULTS: Mapping[str, object] = {
     "quantization": None,
     "schedule": "cosine",

@@ -36,7 +36,7 @@ class LimitDevices(Message):
     keyed_by = "tenant"
     tenant: TenantName
     devices: Annotated[int, Field(ge=0, lt=2**53)] | None
-    """In all pools together; None: as many as there are."""
+    """Devices in all pools together; None: as many as there are."""
 
 
 class PauseReason(StrEnum):
@@ -62,9 +62,9 @@ class JobStage(Value):
     number: Annotated[int, Field(ge=1)]
     """Place of the stage among all, from 1."""
     num_stages: Annotated[int, Field(ge=1)]
-    """Of the job."""
+    """Number of stages of the job."""
     first_attempt: Attempt = 1
-    """The first one that trains this stage."""
+    """The first attempt that trains this stage."""
     steps_before: Step = 0
     """Steps of the stages before it, as they were planned: its own are counted from there."""
     start: StartFrom | None = None
@@ -79,10 +79,10 @@ class StagePlan(Value):
     """A stage of a job as it is trained."""
 
     recipe: Recipe
-    """Resolved: no `auto` is left."""
+    """Recipe of the stage, resolved: no `auto` is left."""
     dataset: DatasetRef
     config_hash: Sha256
-    """Covers the stages before it too."""
+    """Hash of the configuration, which covers the stages before it too."""
     num_steps: Count
     """Optimizer steps of this stage."""
 
@@ -90,7 +90,7 @@ class StagePlan(Value):
 class JobMessage(Message):
     keyed_by = "job_id"
     job_id: Reference
-    """In a command any text, so that a bad one is refused with a reason; in a fact a JobId."""
+    """Id of the job: in a command any text, so that a bad one is refused with a reason; in a fact a JobId."""
     tenant: TenantName
 
 
@@ -105,7 +105,7 @@ class SubmitJob(JobMessage):
     """The SubmitDataset that makes this job's dataset."""
     spec: JobSpec
     later_dataset_ids: Annotated[tuple[Reference, ...], Field(max_length=7)] = ()
-    """Those of `spec.later_stages`, in their order."""
+    """Ids of the datasets of `spec.later_stages`, in their order."""
     retry_of: Reference | None = None
     """The job that this one repeats."""
 
@@ -114,7 +114,7 @@ class CancelJob(JobMessage):
     """End a job; its newest verified checkpoint is kept."""
 
     reason: Literal["user", "budget"] = "user"
-    """Who wants it: a person, or the job's budget."""
+    """Who asks for it: a person, or the job's budget."""
 
 
 class PauseJob(JobMessage):
@@ -138,7 +138,7 @@ class RetryJob(JobMessage):
 
 
 class JobSubmitted(JobFact):
-    """Accepted; its dataset may not be ready yet."""
+    """The job is accepted; its dataset may not be ready yet."""
 
     dataset_id: DatasetId
     spec: JobSpec
@@ -148,20 +148,20 @@ class JobSubmitted(JobFact):
     resume: BundleRef | None = None
     """The checkpoint of the job that this one continues; None: it begins at step 0."""
     later_dataset_ids: tuple[DatasetId, ...] = ()
-    """Those of the later stages, in their order."""
+    """Ids of the datasets of the later stages, in their order."""
     stage: JobStage | None = None
-    """Where it begins, with several stages."""
+    """The stage that it begins with, where there are several."""
 
 
 class JobQueued(JobFact):
-    """Waiting for capacity."""
+    """The job waits for capacity."""
 
     dataset: DatasetRef
     config_hash: Sha256
     num_steps: Count
     """Optimizer steps of the whole job."""
     stages: tuple[StagePlan, ...] = ()
-    """All of them, where there are several; dataset and hash above are those of the last."""
+    """All stages, where there are several; dataset and hash above are those of the last."""
     waiting_for: str
     """Why it is not running yet, for people."""
     duplicate_of: JobId | None = None
@@ -186,13 +186,13 @@ class QueuePositionChanged(JobFact):
     """The present place of a queued job. For people: nothing follows from it, and not every step is reported."""
 
     position: Annotated[int, Field(ge=1)] | None
-    """In the order in which nodes are handed out: exact up to 10, else rounded up to one digit. None: it is not in
-    that order, for it backs off, no pool could hold it, or its tenant has all devices that it may."""
+    """Place in the order in which nodes are handed out: exact up to 10, else rounded up to one digit. None: it is not
+    in that order, for it backs off, no pool could hold it, or its tenant has all devices that it may."""
     reason: WaitReason
     waiting_for: str
     """Why it has not started, for people."""
     estimated_start: datetime | None
-    """From how long jobs ran lately; None where that cannot be estimated."""
+    """When it will probably start, from how long jobs ran lately; None where that cannot be estimated."""
 
 
 class JobScheduled(JobFact):
@@ -200,7 +200,7 @@ class JobScheduled(JobFact):
 
     attempt: Attempt
     spec: JobSpec
-    """Resolved: no `auto` is left."""
+    """Specification of the attempt, resolved: no `auto` is left."""
     base_sha: Sha256
     dataset: DatasetRef
     config_hash: Sha256
@@ -214,11 +214,11 @@ class JobScheduled(JobFact):
     """Training processes on each node, each with a device of its own."""
     grace_seconds: Seconds
     start_deadline: datetime
-    """By then all runners are there, or the attempt has failed."""
+    """Deadline by which all runners are there, or the attempt has failed."""
     device: DeviceKind | None = None
-    """What the pool's nodes have; None where its operator does not say."""
+    """Kind of device that the pool's nodes have; None where its operator does not say."""
     stage: JobStage | None = None
-    """The one that this attempt trains, with several stages: `spec`, dataset and hash are of this one."""
+    """The stage that this attempt trains, where there are several: `spec`, dataset and hash are of this one."""
 
     @property
     def start_from(self) -> StartFrom | None:
@@ -237,13 +237,13 @@ class JobRunning(JobFact):
 
 
 class JobStopping(JobFact):
-    """Sent again when the reason grows stronger or the deadline earlier."""
+    """The attempt is being stopped. Sent again when the reason grows stronger or the deadline earlier."""
 
     attempt: Attempt
     reason: StopReason
     failure_class: FailureClass | None = None
     deadline: datetime
-    """By then what is trained must be saved."""
+    """Deadline by which what is trained must be saved."""
     message: str = ""
     """What happened, for people."""
 
@@ -276,7 +276,7 @@ class JobStageCompleted(JobFact):
     attempt: Attempt
     """The attempt that ended."""
     stage: JobStage
-    """The one that is next."""
+    """The stage that is next."""
 
 
 class Artifact(JobFact):
@@ -301,7 +301,7 @@ class Artifact(JobFact):
     holdout: FileRef | None
     gate: GateSpec
     benchmarks: dict[str, Sha256]
-    """Those that the dataset's rows were compared with, by name; the gate uses those of its own day."""
+    """Digest by name of the benchmarks that the rows were compared with; the gate uses those of its own day."""
     suites: dict[str, Sha256]
     """Digests of the safety suites of that time, by name."""
     kept_leaks: dict[str, Count] = Field(default={})
@@ -309,9 +309,10 @@ class Artifact(JobFact):
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
     best_valid_loss: float | None = None
-    """By which `bundle` is the best of its run. None: it is the last one."""
+    """Validation loss by which `bundle` is the best of its run. None: it is the last one."""
     stages: tuple[StagePlan, ...] = ()
-    """All that were trained, in their order, where the job has several; dataset and hash above are the last one's."""
+    """All stages that were trained, in order, where the job has several; dataset and hash above are the last
+    one's."""
 
 
 class JobEvaluating(Artifact):
@@ -347,12 +348,12 @@ class JobFailed(JobFact):
 
 
 class JobCancelled(JobFact):
-    """The job ended because somebody wanted it."""
+    """The job ended because somebody asked for it."""
 
     reason: Literal["user", "budget"]
-    """Who wanted it: a person, or the job's budget."""
+    """Who asked for it: a person, or the job's budget."""
     artifact: Artifact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""
     last_step: Step = 0
     attempt: Attempt | None = None
-    """The last one that began, 0 if none did; None in older events."""
+    """The last attempt that began, 0 if none did; None in older events."""

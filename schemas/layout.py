@@ -17,17 +17,17 @@ def blob(sha256: str) -> str:
 
 
 def part(sha256: str) -> str:
-    """The `path` of a part of a dataset or bundle, which is named by its content."""
+    """Return the `path` of a part of a dataset or bundle, which is named by its content."""
     return f"parts/{sha256}"
 
 
 def file(name: str) -> str:
-    """The `path` of a file of a base model or model, which keeps its name."""
+    """Return the `path` of a file of a base model or model, which keeps its name."""
     return f"files/{name}"
 
 
 def dataset(version: str, path: str = MANIFEST) -> str:
-    """`path` is the manifest, a part or the report."""
+    """Return the key of an object of a dataset version. `path` is the manifest, a part or the report."""
     return f"datasets/{version}/{path}"
 
 
@@ -36,32 +36,32 @@ REFERENCE = "reference.safetensors"
 
 
 def feature(version: str, key: str, path: str = MANIFEST) -> str:
-    """What was computed of a dataset version, once for all jobs. `path` is the manifest or a part."""
+    """Return the key of what was computed of a dataset version once for all jobs. `path`: the manifest or a part."""
     return f"{features(version)}{key}/{path}"
 
 
 def features(version: str) -> str:
-    """Prefix of all that was computed of a dataset version."""
+    """Return the prefix of all that was computed of a dataset version."""
     return f"features/{version}/"
 
 
 def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> str:
-    """`path` is the manifest or a part."""
+    """Return the key of an object of a bundle. `path` is the manifest or a part."""
     return f"{checkpoints(job_id, attempt)}{step}/{path}"
 
 
 def checkpoints(job_id: str, attempt: int) -> str:
-    """Prefix of all that an attempt saved."""
+    """Return the prefix of all that an attempt saved."""
     return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/"
 
 
 def base_model(sha: str, path: str = MANIFEST) -> str:
-    """`path` is the manifest or a file."""
+    """Return the key of an object of a base model. `path` is the manifest or a file."""
     return f"base-models/{sha}/{path}"
 
 
 def model(digest: str, path: str = MANIFEST) -> str:
-    """`path` is the manifest or a file."""
+    """Return the key of an object of a model version. `path` is the manifest or a file."""
     return f"models/{digest}/{path}"
 
 
@@ -76,7 +76,7 @@ ItemGroup = Literal["holdout", "suites"]
 
 
 def evaluation_items(eval_id: str, group: ItemGroup, page: int) -> str:
-    """JSON lines, failing items first; each page but the last has ITEMS_OF_A_PAGE."""
+    """Return the key of a page of items as JSON lines, failing ones first; each but the last has ITEMS_OF_A_PAGE."""
     return evaluation(eval_id, f"shown/{group}/{page:05d}.jsonl")
 
 
@@ -85,17 +85,17 @@ def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
 
 
 def logs(job_id: str) -> str:
-    """What all nodes of all attempts wrote."""
+    """Return the prefix of what all nodes of all attempts wrote."""
     return f"logs/{job_id}/"
 
 
 def audit_statement(number: int) -> str:
-    """A statement of the auditor; they are numbered from 1."""
+    """Return the key of a statement of the auditor; they are numbered from 1."""
     return f"{AUDIT}{number:012d}.json"
 
 
 def attempt_name(job_id: str, attempt: int) -> str:
-    """The attempt's name at every cluster backend: a DNS label of at most 52 characters."""
+    """Return the attempt's name at every cluster backend: a DNS label of at most 52 characters."""
     name = f"a-{job_id}-e{attempt}"
     assert is_dns_label(name), (
         f"attempt name is {name!r}, expected a DNS label of at most {MAX_LABEL} characters"
@@ -104,7 +104,7 @@ def attempt_name(job_id: str, attempt: int) -> str:
 
 
 def is_dns_label(name: str) -> bool:
-    """Whether the name can be part of a folder, a key and a host name."""
+    """Return whether the name can be part of a folder, a key and a host name."""
     return _LABEL.fullmatch(name) is not None
 
 

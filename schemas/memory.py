@@ -21,34 +21,34 @@ HIDDEN_BYTES: dict[tuple[Weights, Precision], int] = {
     ("full", "float32"): 39,
     ("full", "bfloat16"): 34,
 }
-"""Kept per token, layer and unit of the hidden size."""
+"""Bytes kept per token, layer and unit of the hidden size."""
 INNER_BYTES: dict[tuple[Weights, Precision], int] = {
     ("adapter", "float32"): 17,
     ("adapter", "bfloat16"): 8,
     ("full", "float32"): 17,
     ("full", "bfloat16"): 9,
 }
-"""Kept per token, layer and unit of the feed-forward's inner size."""
+"""Bytes kept per token, layer and unit of the feed-forward's inner size."""
 MORE_HIDDEN_BYTES: Mapping[str, tuple[float, float, float, float]] = {
     "gemma3_text": (13.8, 13.5, 27.2, 23.2),
     "phi3": (11.5, 5.4, 12.0, 0.0),
     "qwen3": (5.4, 5.2, 10.8, 4.1),
 }
-"""What layers of a family keep beyond those of a Llama, in the order of `HIDDEN_BYTES`: for norms of queries and keys
-or behind the blocks, for joined projections that are split. Other families count as a Llama."""
+"""Bytes that layers of a family keep beyond those of a Llama, in the order of `HIDDEN_BYTES`: for norms of queries
+and keys or behind the blocks, for joined projections that are split. Other families count as a Llama."""
 MASK_BYTES: Mapping[Precision, int] = {"float32": 4, "bfloat16": 2}
-"""Kept by each layer of each pair of tokens of a packed window: which of them may see each other, as a bias."""
+"""Bytes that each layer keeps for a pair of tokens of a packed window: whether one may see the other, as a bias."""
 LOGITS_AT_ONCE = 2**26
 LOGIT_BYTES = 12
-"""A logit in both types, and its gradient."""
+"""Bytes of a logit in both types, and of its gradient."""
 FOUR_BIT_BYTES = 0.516
-"""Of a quantised weight: 4 bits, its share of a scale of 8 for 64 weights, and that one's of 32 for 256 scales."""
+"""Bytes of a quantised weight: 4 bits, its share of a scale of 8 for 64 weights and of one of 32 for 256 scales."""
 LIVE_VALUES = 10**9
 """Weights that ZeRO's stage 3 leaves gathered, since they are used again soon."""
 BUCKET_VALUES = 5 * 10**8
 """Gradients that ZeRO reduces at once."""
 VALUE_BYTES = 4
-"""Of a trained value, and of its gradient: both are float32."""
+"""Bytes of a trained value, and of its gradient: both are float32."""
 STATE_BYTES: Mapping[OptimizerName, float] = {
     "adamw": 8,
     "adamw_8bit": 2.1,
@@ -56,13 +56,13 @@ STATE_BYTES: Mapping[OptimizerName, float] = {
     "paged_adamw_32bit": 8,
     "muon": 4,
 }
-"""What an optimizer keeps of a trained value: moments, and scales of those that have 8 bits."""
+"""Bytes that an optimizer keeps of a trained value: moments, and scales of those that have 8 bits."""
 FIXED_BYTES = 2**30
-"""What a process has before its model: the context of a device, or the interpreter and its libraries."""
+"""Bytes that a process has before its model: the context of a device, or the interpreter and its libraries."""
 
 
 def inner_size_of(configured: int, hidden_size: int) -> int:
-    """Where the configuration has none (0), nearly all families take four times the hidden size."""
+    """Return the inner size: without a configured one (0), nearly all families take four times the hidden size."""
     return configured or 4 * hidden_size
 
 
@@ -77,7 +77,7 @@ class Shape:
     vocab_size: int
     lora_values_per_rank: int
     family: str = ""
-    """Its `model_type`."""
+    """`model_type` of its configuration."""
     num_tables: int = 2
     """Input table and head, or one that is both."""
     takes_borders: bool = True
@@ -99,10 +99,10 @@ class Shape:
 
 
 class MemoryEstimate(Value):
-    """Of each device, at the peak of a step."""
+    """Memory that each device needs at the peak of a step."""
 
     weights_bytes: Bytes
-    """The base, and its adapter where there is one."""
+    """Weights of the base, and of its adapter where there is one."""
     optimizer_bytes: Bytes
     """Gradients and moments."""
     activations_bytes: Bytes
@@ -173,7 +173,7 @@ def estimate(
 
 
 def _moments(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool) -> Iterator[_Moment]:
-    """The highest ones of a step's last micro batch: which is the highest depends on the sizes."""
+    """Yield the highest moments of a step's last micro batch: which is the highest depends on the sizes."""
     layer = _kept_by_layer(shape, recipe, setting)
     kept = _inputs_of_layer(shape, recipe, setting) if recomputed else layer
     # The layer that is in its backward pass has its gradients too, and what is computed again for it.
@@ -192,26 +192,27 @@ def _moments(shape: Shape, recipe: Recipe, setting: Setting, *, recomputed: bool
 
 
 def num_trained(shape: Shape, recipe: Recipe) -> int:
-    """Values that the recipe trains, over all devices."""
+    """Return how many values the recipe trains, over all devices."""
     if recipe.kind == "full":
         return shape.num_parameters
     return recipe.lora.rank * shape.lora_values_per_rank
 
 
 def bundle_bytes(shape: Shape, recipe: Recipe) -> int:
-    """Of what a bundle holds of each trained value: itself and the optimizer's state."""
+    """Return the bytes that a bundle holds of the trained values: each itself and the optimizer's state."""
     return int((VALUE_BYTES + STATE_BYTES[recipe.optimizer]) * num_trained(shape, recipe))
 
 
 def _is_accumulated(recipe: Recipe, setting: Setting) -> bool:
-    """Whether a step may have more than one micro batch, so that gradients of others are there with activations."""
+    """Return whether a step may have several micro batches: gradients of others are there with activations then."""
     at_once = recipe.micro_batch_size * setting.num_devices
     return recipe.batch_size == "auto" or recipe.batch_size > at_once
 
 
 def _gradients(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    """A device's, at the end of a backward pass. ZeRO shares them out from stage 2 on, FSDP2 those of an adapter at
-    a step's last micro batch.
+    """Return the bytes of a device's gradients at the end of a backward pass.
+
+    ZeRO shares them out from stage 2 on, FSDP2 those of an adapter at a step's last micro batch.
     """
     stage = recipe.sharded.zero_stage
     are_whole = stage == 1 or (
@@ -224,7 +225,7 @@ def _gradients(shape: Shape, recipe: Recipe, setting: Setting) -> int:
 
 
 def _bucket(shape: Shape, recipe: Recipe) -> int:
-    """What ZeRO copies gradients to before it reduces them."""
+    """Return the bytes that ZeRO copies gradients to before it reduces them."""
     return (
         0
         if recipe.sharded.zero_stage is None
@@ -233,14 +234,16 @@ def _bucket(shape: Shape, recipe: Recipe) -> int:
 
 
 def _are_tables_whole(recipe: Recipe, setting: Setting) -> bool:
-    """FSDP2 has the gradient of the head, then that of the input table too, whole until the end of a backward pass,
-    and both once more in float32 where it reduces them.
+    """Return whether a device has the gradients of head and input table whole.
+
+    FSDP2 has that of the head, then that of the input table too, whole until the end of a backward pass, and both
+    once more in float32 where it reduces them.
     """
     return setting.num_devices > 1 and recipe.sharded.zero_stage is None and recipe.kind == "full"
 
 
 def _optimizer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    """What updates a device's share of the trained values, with ZeRO a copy of them."""
+    """Return the bytes of what updates a device's share of the trained values, with ZeRO a copy of them too."""
     sharding = recipe.sharded
     # What is paged may be put out to the host's memory.
     is_away = recipe.optimizer.startswith("paged_") or sharding.offload_optimizer
@@ -251,7 +254,7 @@ def _optimizer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
 
 
 def _width(setting: Setting) -> int:
-    """Bytes of a number that products are computed with."""
+    """Return the bytes of a number that products are computed with."""
     return 2 if setting.precision == "bfloat16" else 4
 
 
@@ -260,7 +263,7 @@ def _table_values(shape: Shape) -> int:
 
 
 def _weights(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    """Each device's share of the whole, and what is gathered or cast beside it for the products."""
+    """Return the bytes of a device's share of the whole, and of what is gathered or cast beside it to compute."""
     narrow = _width(setting)
     is_full = recipe.kind == "full"
     if recipe.is_quantized:
@@ -284,12 +287,12 @@ def _are_weights_shared(recipe: Recipe, setting: Setting) -> bool:
 
 
 def _are_weights_away(recipe: Recipe) -> bool:
-    """FSDP2's offload is of the weights and their gradients too."""
+    """Return whether the weights are in the host's memory: FSDP2's offload is of them and their gradients too."""
     return recipe.sharded.zero_stage is None and recipe.sharded.offload_optimizer
 
 
 def _quantized_weights(shape: Shape, recipe: Recipe, setting: Setting, narrow: int) -> int:
-    """Input table and head are not quantised."""
+    """Return the bytes of weights in 4 bits; input table and head are not quantised."""
     tables = _table_values(shape)
     linears = int(FOUR_BIT_BYTES * (shape.num_parameters - tables))
     held = linears + narrow * tables + 4 * num_trained(shape, recipe)
@@ -303,7 +306,7 @@ def _quantized_weights(shape: Shape, recipe: Recipe, setting: Setting, narrow: i
 
 
 def _kept_by_layer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    """What autograd keeps of one layer for its backward pass."""
+    """Return the bytes that autograd keeps of one layer for its backward pass."""
     tokens = recipe.micro_batch_size * setting.max_seq_length
     kind = recipe.kind, setting.precision
     more = MORE_HIDDEN_BYTES.get(shape.family, (0.0,) * len(HIDDEN_BYTES))[list(HIDDEN_BYTES).index(kind)]
@@ -314,7 +317,7 @@ def _kept_by_layer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
 
 
 def _inputs_of_layer(shape: Shape, recipe: Recipe, setting: Setting) -> int:
-    """What is kept of a layer that is computed again."""
+    """Return the bytes that are kept of a layer that is computed again."""
     tokens = recipe.micro_batch_size * setting.max_seq_length
     casts_weights = setting.num_devices > 1 and recipe.sharded.zero_stage is None
     is_wide = setting.precision == "float32" or (recipe.kind == "full" and not casts_weights)

@@ -56,7 +56,7 @@ class RegisterBaseModel(Message):
     source: Annotated[DirectorySource | HubSource, Field(discriminator="kind")]
     """Where its files are."""
     training_template: Annotated[str, Field(min_length=1, max_length=MAX_TEMPLATE_CHARACTERS)] | None = None
-    """Marks what the assistant says in the texts of the model's own template; None: its own is used."""
+    """Template that marks what the assistant says in the texts of the model's own; None: its own is used."""
 
 
 class ModelCommand(Message):
@@ -100,8 +100,11 @@ class DeployModel(ModelCommand):
 
 
 class RegisterArtifact(Message):
-    """Copy what a job trained once more: its job ended without a model version, for the copy had failed. Or copy
-    another checkpoint of a job that is over, beside the version that it has made."""
+    """Copy once more what a job trained, or another checkpoint of a job that is over.
+
+    The job of the first has ended without a model version, for the copy had failed; the other checkpoint becomes a
+    version beside the one that its job has made.
+    """
 
     keyed_by = "job_id"
     job_id: JobId
@@ -111,7 +114,7 @@ class RegisterArtifact(Message):
 
 
 class RollbackDeployment(Message):
-    """Back to the version that the slot served before."""
+    """Serve the version again that the slot served before."""
 
     keyed_by = "slot"
     slot: Reference
@@ -144,9 +147,9 @@ class BaseModelRegistered(Message):
     num_parameters: Count
     """Parameters of the model."""
     training_template_sha256: Sha256 | None = None
-    """Of the template that marks the answers in training; None: they are taken from the model's own."""
+    """sha256 of the template that marks the answers in training; None: they are taken from the model's own."""
     capabilities: BaseCapabilities | None = None
-    """None: registered before they were read; registering the base again reads them."""
+    """What can be trained and served of it. None: registered before this was read; registering it again reads it."""
 
 
 class ModelFact(Message):
@@ -177,13 +180,13 @@ class ModelRegistered(ModelFact):
     stage: Stage = Stage.DEV
     """Stage that the version is in from now on."""
     training_template_sha256: Sha256 | None = None
-    """Of the template that marked the answers in training; None: they were taken from the one that is served."""
+    """sha256 of the template that marked the answers in training; None: they were taken from the served one."""
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
     best_valid_loss: float | None = None
-    """By which `bundle` is the best of its run. None: it is the last one."""
+    """Validation loss by which `bundle` is the best of its run. None: it is the last one."""
     stages: tuple[StagePlan, ...] = ()
-    """Those that its job trained one after the other, where there are several; the last one trained it."""
+    """Stages that its job trained one after the other, where there are several; the last one trained it."""
 
 
 class ModelPromoted(ModelFact):
@@ -206,7 +209,7 @@ class ModelPromoted(ModelFact):
 
 
 class ModelDemoted(ModelFact):
-    """The gate failed a version that it had passed before: back in `dev`, and no slot serves it any more."""
+    """The gate failed a version that it had passed before: it is back in `dev`, and no slot serves it any more."""
 
     full_name: str
     """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""

@@ -22,7 +22,7 @@ from schemas.base import (
 )
 
 Notice = Annotated[Seconds, Field(le=24 * 3600)]
-"""Between the word that a node goes and its end."""
+"""Time between the notice that a node goes and its end."""
 
 
 class DrainNode(Message):
@@ -41,7 +41,7 @@ class PreemptNode(Message):
     node_id: Reference
     """A node's id, or `job:<job id>` for the first node of the job's present attempt."""
     notice_seconds: Notice = 30.0
-    """0: without notice."""
+    """Time between the notice and the node's end; 0: without notice."""
 
 
 class SetPoolCapacity(Message):
@@ -61,9 +61,9 @@ class AllocatedNode(Value):
     """Place in the attempt, from 0."""
     price_per_hour: Usd
     allocated_at: datetime
-    """From then on it costs."""
+    """When the attempt got the node; it costs from then on."""
     released_at: datetime | None = None
-    """Until then it costs; None while it is held."""
+    """When the node was given back; it costs until then. None while it is held."""
 
 
 class NodeFact(Message):
@@ -80,7 +80,7 @@ class NodesProvisioned(NodeFact):
     """Name of the node pool."""
     capacity_type: CapacityType
     nodes: tuple[AllocatedNode, ...]
-    """Number of nodes."""
+    """All nodes of the attempt."""
 
 
 class ProvisioningFailed(NodeFact):
@@ -89,7 +89,7 @@ class ProvisioningFailed(NodeFact):
     pool: str
     """Name of the node pool."""
     code: str
-    """`no_capacity` costs no budget; anything else is `infra`."""
+    """Stable word for machines: `no_capacity` costs no budget; anything else is `infra`."""
     message: str
     """What happened, for people."""
 
@@ -120,7 +120,7 @@ class NodesReleased(NodeFact):
     """The last node of the attempt is gone. Exactly once per attempt that was stopped or ended."""
 
     nodes: tuple[AllocatedNode, ...]
-    """Number of nodes."""
+    """Nodes that the attempt held; empty where it never had one."""
 
 
 class PoolCapacityChanged(Message):
@@ -138,6 +138,6 @@ class PoolCapacityChanged(Message):
     """Training processes on each node, each with a device of its own."""
     price_per_hour: Usd
     device: DeviceKind | None = None
-    """What its nodes have; None where the operator does not say."""
+    """Kind of device that its nodes have; None where the operator does not say."""
     device_memory_bytes: Bytes | None = None
-    """Of each device; None where the operator does not say."""
+    """Memory of each device; None where the operator does not say."""

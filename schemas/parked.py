@@ -42,11 +42,11 @@ class MessageParked(Message):
     detail: str
     """What the message has, and what was expected."""
     topic: str
-    """Where the record lies."""
+    """Topic of the record."""
     partition: Count
-    """Where the record lies."""
+    """Partition of the record."""
     offset: Count
-    """Where the record lies."""
+    """Place of the record in its partition."""
     aggregate_id: str
     """Key of the record."""
     event_id: str
@@ -56,7 +56,7 @@ class MessageParked(Message):
     parked_at: datetime
     """When it was parked."""
     value_bytes: Bytes | None = None
-    """Of the whole value, as is the digest."""
+    """Size of the whole value, which the digest covers too."""
     value_sha256: Sha256 | None = None
 
 
@@ -69,6 +69,6 @@ class ParkedResolved(Message):
     parked_id: Count
     """Number of the parked message in its service."""
     state: Literal["replayed", "dropped", "parked"]
-    """What it is now."""
+    """State of the message from now on."""
     reason: str = ""
     """Why it was dropped, or failed again."""

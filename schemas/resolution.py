@@ -1,4 +1,4 @@
-"""What `auto` in a recipe stands for, once the dataset is known. Pure arithmetic."""
+"""Numbers for each `auto` in a recipe, once the dataset is known. Pure arithmetic."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ ONE_EPOCH = frozenset({Method.CPT, Method.DPO})
 
 
 def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Recipe:
-    """Replace each `auto` by the number it stands for on a dataset of so many rows and windows."""
+    """Replace each `auto` by its number on a dataset of so many rows and windows."""
     default_rate = DEFAULT_RATES[recipe.kind]
     if recipe.method is Method.DPO:
         default_rate /= PREFERENCE_RATE_DIVISOR

@@ -21,7 +21,10 @@ class Right:
 
 
 def group_prefix(user: str) -> str:
-    """No name of a user has a dot before the one that ends its owner's, so that no prefix begins another's group."""
+    """Return the prefix of the user's consumer groups, which begins no group of another owner's.
+
+    No name of a user has a dot before the one that ends its owner's.
+    """
     return f"{user.partition('.')[0]}."
 
 
@@ -39,6 +42,6 @@ def tenant_user_rights(user: str, tenant: str) -> list[Right]:
 
 
 def copying_rights(tenant: str) -> list[Right]:
-    """Of the service that copies the tenant's facts."""
+    """Return the rights of the service that copies the tenant's facts."""
     topic = tenant_events(tenant)
     return [Right(writer, "write", "topic", topic.name) for writer in topic.writers]

@@ -1,7 +1,7 @@
 """Which causal language models vLLM serves, by the class that their config.json names.
 
-Of those that transformers builds too: what it cannot build cannot be trained. A class that is in none of these sets
-is served through vLLM's backend for models of transformers, if its attention can be replaced.
+The sets have only classes that transformers builds too: what it cannot build cannot be trained. A class that is in
+none of these sets is served through vLLM's backend for models of transformers, if its attention can be replaced.
 tests/unit/schemas/test_serving.py compares the sets with the source of the vLLM that is installed.
 """
 
@@ -33,11 +33,11 @@ NOT_SERVED = frozenset({
     "BambaForCausalLM", "Dots1ForCausalLM", "FuyuForCausalLM", "MiniMaxForCausalLM", "MptForCausalLM",
     "PersimmonForCausalLM", "Phi4MultimodalForCausalLM",
 })  # fmt: skip
-"""Served by earlier releases, and refused by name since."""
+"""Classes that earlier releases served, and that are refused by name since."""
 
 
 def is_served(architecture: str, *, takes_attention: bool) -> bool:
-    """takes_attention: whether transformers' class lets its attention be replaced."""
+    """Return whether vLLM serves the class. takes_attention: whether transformers can replace its attention."""
     return architecture in WITH_ADAPTERS | WITHOUT_ADAPTERS or (
         takes_attention and architecture not in NOT_SERVED
     )

@@ -16,7 +16,7 @@ Auto = Literal["auto"]
 
 
 def _with_flag_for_auto(data: Any, name: str, *, otherwise: object, left_out: object) -> Any:
-    """`auto` becomes a flag beside the field, which in messages has the type that it had before there was `auto`."""
+    """Make `auto` a flag beside the field, which in messages has the type that it had before there was `auto`."""
     flag = f"{name}_auto"
     if not isinstance(data, dict) or flag in data:
         return data
@@ -25,7 +25,7 @@ def _with_flag_for_auto(data: Any, name: str, *, otherwise: object, left_out: ob
 
 
 RateMultiplier = Annotated[float, Field(ge=0.001, le=1_000.0)]
-"""Of a recipe's learning rate."""
+"""Factor of a recipe's learning rate."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 ModulePattern = Annotated[str, Field(min_length=1, max_length=512)]
 """The end of a module's name, or a pattern of it."""
@@ -52,7 +52,7 @@ class DatasetFormat(StrEnum):
 
 
 def format_of_row(row: dict[str, object]) -> DatasetFormat | None:
-    """What a row looks like by its keys alone; None where it looks like none of the formats."""
+    """Return the format of a row by its keys alone; None where it looks like none of the formats."""
     keys = row.keys()
     if "messages" in keys:
         return DatasetFormat.CHAT
@@ -73,7 +73,7 @@ FORMATS_OF_METHOD = {
 
 
 def holdout_formats(method: Method) -> frozenset[DatasetFormat]:
-    """What the gate can ask of a model: questions with an answer, and texts where it was trained on texts."""
+    """Return what the gate can ask of a model: questions with an answer, and texts where it was trained on texts."""
     answered = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
     return answered | {DatasetFormat.TEXT} if method is Method.CPT else answered
 
@@ -89,7 +89,7 @@ WEIGHTS_OF_METHOD: Mapping[Method, tuple[Weights, ...]] = {
 
 
 def trains_either(method: Method) -> bool:
-    """Whether it trains an adapter or all weights, as the recipe chooses."""
+    """Return whether the method trains an adapter or all weights, as the recipe chooses."""
     return len(WEIGHTS_OF_METHOD[method]) > 1
 
 
@@ -111,7 +111,7 @@ class DatasetPolicy(Spec):
     bad_rows: Literal["reject_file", "drop"] = "drop"
     """What a row that breaks a rule means: the whole file, or that row. Either way it is reported."""
     max_bad_ratio: Share = 0.1
-    """With `drop`: above this share of bad rows the file is rejected."""
+    """Largest share of bad rows with `drop`; above it the file is rejected."""
     truncation: bool = False
     """Whether a row of more tokens than the window is cut at the end. Otherwise it is a bad row; but a text
     continues in further windows. Both answers of a preference row, each behind its prompt, are one row."""
@@ -132,13 +132,13 @@ class DatasetPolicy(Spec):
     max_seq_length: Annotated[int, Field(ge=16, le=1_048_576)] | Auto = "auto"
     """Tokens of one packed window. `auto`: 4,096, or the base model's context if that is smaller."""
     max_row_bytes: Annotated[int, Field(ge=1, le=1024**3)] = 4 * 1024 * 1024
-    """Longer rows are bad."""
+    """Largest row; larger ones are bad."""
     max_rows: Annotated[int, Field(ge=1, le=50_000_000)] = 5_000_000
-    """A longer file is refused."""
+    """Most rows of a file; a longer file is refused."""
 
 
 RSLORA_ALPHA = 16.0
-"""The same for every rank, which is what rsLoRA is for (Kalajdzievski, 2023, takes 16 too)."""
+"""Alpha of rsLoRA, the same for every rank, which is what it is for (Kalajdzievski, 2023, takes 16 too)."""
 
 
 class LoraSpec(Spec):
@@ -154,7 +154,7 @@ class LoraSpec(Spec):
         "all-linear"
     )
     """Linear layers that get an adapter, by the end of their names: `q_proj`, `layers.3.mlp.up_proj`, or a pattern
-    (`layers.[0-9].*.q_proj`), in which `*` stands for any characters, `?` for one, `[…]` for one of these."""
+    (`layers.[0-9].*.q_proj`), in which `*` matches any characters, `?` one, `[…]` one of these."""
     use_rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead, so that the size of the update does not fall with the rank."""
     use_dora: bool = False
@@ -177,9 +177,9 @@ DEFAULT_DECAY_RATIO = 0.1
 PreferenceLoss = Literal["dpo", "length_normalised", "simpo"]
 Beta = Annotated[float, Field(ge=1e-4, le=1_000.0)]
 DEFAULT_BETAS: Mapping[PreferenceLoss, float] = {"dpo": 0.1, "length_normalised": 5.0, "simpo": 2.0}
-"""As published: DPO (arXiv:2305.18290), Tulu 3 (arXiv:2411.15124), SimPO (arXiv:2405.14734)."""
+"""Values as published: DPO (arXiv:2305.18290), Tulu 3 (arXiv:2411.15124), SimPO (arXiv:2405.14734)."""
 DEFAULT_TARGET_MARGIN = 1.0
-"""Of SimPO: half of its beta, from where its authors begin a search."""
+"""Target margin of SimPO: half of its beta, from where its authors begin a search."""
 
 
 class DpoSpec(Spec):
@@ -195,7 +195,7 @@ class DpoSpec(Spec):
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0
     """Share of the pairs whose answers are assumed to be the wrong way round."""
     gamma: Annotated[float, Field(ge=0.0, le=1_000.0)] | None = None
-    """Of `simpo` alone: the reward of the chosen answer must be larger by this margin. None means 1."""
+    """Margin of `simpo` alone, by which the reward of the chosen answer must be larger. None means 1."""
 
     @property
     def beta_value(self) -> float:
@@ -219,7 +219,7 @@ class CheckpointSpec(Spec):
     every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 500
     """Steps from one periodic bundle to the next."""
     every_seconds: Annotated[float, Field(ge=0.001, le=7 * 24 * 3600)] = 60.0
-    """A periodic bundle is due at the earlier of both."""
+    """Seconds from one periodic bundle to the next; one is due at the earlier of both."""
 
 
 class EarlyStoppingSpec(Spec):
@@ -241,7 +241,7 @@ class ShardingSpec(Spec):
     library: ShardingLibrary = "fsdp2"
     """`fsdp2` is torch's own: all three are spread, and one device takes all whole. `deepspeed` is ZeRO."""
     stage: Annotated[int, Field(ge=1, le=3)] | None = None
-    """Of `deepspeed` alone: 1 spreads moments, 2 gradients too, 3 also weights. None means 2."""
+    """Stage of `deepspeed` alone: 1 spreads moments, 2 gradients too, 3 also weights. None means 2."""
     offload_optimizer: bool = False
     """Moments and the update of the weights are in the host's memory; with `fsdp2`, on several devices alone, the
     weights too, of which a device gets those that compute. `auto`: where the device would not hold them, even with
@@ -256,7 +256,7 @@ class ShardingSpec(Spec):
 
     @property
     def zero_stage(self) -> int | None:
-        """None where it is not ZeRO."""
+        """Stage of ZeRO; None where the library is not `deepspeed`."""
         if self.library == "fsdp2":
             return None
         return DEFAULT_ZERO_STAGE if self.stage is None else self.stage
@@ -272,8 +272,8 @@ class Recipe(Spec):
     """Which weights are trained. `auto`: an adapter's with lora, qlora, dpo and `quantization`, all with sft and cpt;
     dpo and cpt take either."""
     quantization: Literal["nf4"] | None = None
-    """With dpo and cpt: train an adapter beside a base whose linear layers have 4 bits, as qlora does. None: the base
-    is as it was registered. With other methods it is refused."""
+    """`nf4`, with dpo and cpt: train an adapter beside a base whose linear layers have 4 bits, as qlora does. None:
+    the base is as it was registered. With other methods it is refused."""
     lora: LoraSpec = LoraSpec()
     dpo: DpoSpec | None = None
     """What method `dpo` is asked for; None means the defaults. With other methods it is refused."""
@@ -282,7 +282,7 @@ class Recipe(Spec):
     learning_rate_multiplier: RateMultiplier = 1.0
     """Multiplies the peak rate (OpenAI's name for the dial)."""
     num_epochs: Annotated[int, Field(ge=1, le=100)] | Auto = "auto"
-    """`auto`: 1 with cpt, with dpo and from 10,000 rows on, else 3."""
+    """Passes over the data. `auto`: 1 with cpt, with dpo and from 10,000 rows on, else 3."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] | Auto = "auto"
     """Windows per optimizer step over all devices. `auto`: 1 per 200 windows, within 1 and 32; on several devices
     so many more that all of them have whole micro batches to do."""
@@ -298,7 +298,7 @@ class Recipe(Spec):
     """What the rate does after that: it falls to zero along half a cosine or a line, or stays, or (`wsd`) stays and
     falls to zero along a line at the end."""
     decay_ratio: Annotated[float, Field(ge=0.001, le=1.0)] | None = None
-    """With `wsd`: share of all steps over which the rate falls at the end. None means 0.1."""
+    """Share of all steps over which the rate falls at the end, with `wsd` alone. None means 0.1."""
     optimizer: OptimizerName = "adamw"
     """`adamw_8bit` keeps both moments in a byte each, `paged_…` where a GPU may put them out to the host's memory;
     `muon` orthogonalises the updates of matrices and takes AdamW for all else. All but `adamw`: on one device."""
@@ -311,7 +311,7 @@ class Recipe(Spec):
     packing: bool = True
     """Whether several examples share a window, where that is proved not to leak."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto`: bfloat16 on a GPU that has it, float32 on a CPU."""
+    """Type that products are computed in. `auto`: bfloat16 on a GPU that has it, float32 on a CPU."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass, for less memory and about a third more time. `auto`, which is
     what it is when left out: where the device would not hold them, or did not; never on a CPU."""
@@ -319,7 +319,7 @@ class Recipe(Spec):
     """Whether the device decides. Set where `gradient_checkpointing` is left out or `auto`: in messages it is a
     boolean, which older recipes always have."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Of everything random."""
+    """Seed of everything random."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     eval_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Steps from one measurement of the loss on the whole validation file to the next; also after the last step.
@@ -350,13 +350,13 @@ class Recipe(Spec):
 
     @property
     def sharded(self) -> ShardingSpec:
-        """How it is sharded, said or not."""
+        """The sharding, by default where the recipe names none."""
         asked = self.sharding or ShardingSpec()
         return asked.model_copy(update={"stage": asked.zero_stage}) if asked.library == "deepspeed" else asked
 
     @property
     def preferences(self) -> DpoSpec:
-        """What is asked of pairs of answers, said or not."""
+        """What is asked of pairs of answers, by default where the recipe names nothing."""
         return self.dpo or DpoSpec()
 
     @property
@@ -433,11 +433,11 @@ class JobSpec(Spec):
     allow_ungated: bool = False
     """Train although a required check of the gate has nothing to ask, so that the model cannot pass yet."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
-    """US dollars; recorded with the job."""
+    """Limit in US dollars; recorded with the job."""
 
     @property
     def by_stage(self) -> "tuple[JobSpec, ...]":
-        """What each stage trains, as if it were a job: one of this job alone where it has no more."""
+        """Specification of each stage, as if it were a job; of this job alone where it has no more stages."""
         later = (stage.model_dump(include={*StageSpec.model_fields}) for stage in self.later_stages)
         first = self.model_copy(update={"later_stages": ()})
         return (first, *(JobSpec.model_validate(first.model_dump() | stage) for stage in later))
@@ -458,6 +458,6 @@ class DatasetSpec(Spec):
 
 
 def canonical_sha256(value: object) -> str:
-    """sha256 of the value's JSON with sorted keys and no spaces."""
+    """Return sha256 of the value's JSON with sorted keys and no spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -36,7 +36,7 @@ SERVICES = (
     "auditor",
 )
 READERS = ("auditor",)
-"""Of the services those that read topics as they are, in no group, and write none."""
+"""Services that read topics as they are, in no group, and write none."""
 
 DEFAULT_PARTITIONS = 3
 
@@ -53,28 +53,28 @@ class Topic:
 
     @property
     def is_event_stream(self) -> bool:
-        """Facts of aggregates, numbered by `ce_sequence`."""
+        """Whether it carries facts of aggregates, numbered by `ce_sequence`."""
         return self.name.endswith(".events")
 
     @property
     def is_commands(self) -> bool:
-        """Requests, which may be refused."""
+        """Whether it carries requests, which may be refused."""
         return self.name.endswith(".commands")
 
     @property
     def has_outside_writers(self) -> bool:
-        """Written by tenants' programs or by nodes, and not by services and operators alone."""
+        """Whether tenants' programs or nodes write it, and not services and operators alone."""
         return self.tenant is not None or "runner" in self.writers
 
     @property
     def tenant(self) -> str | None:
-        """Whose own topic this is; what its messages claim does not count."""
+        """The tenant whose own topic this is; what its messages claim does not count. None for other topics."""
         family, _, rest = self.name.partition(".")
         return rest.removesuffix(".commands") if family == "tenant" and self.is_commands else None
 
     @property
     def is_copy(self) -> bool:
-        """Its records were copied from other topics: their source is not who wrote them here."""
+        """Whether its records were copied from other topics: their source is not who wrote them here."""
         return self.name.startswith("tenant.") and self.is_event_stream and self.name != TENANT_EVENTS.name
 
 
@@ -315,7 +315,7 @@ OF_EVERY_TENANT = "tenant.*.commands"
 
 
 def listens_to_tenants(service: str) -> bool:
-    """Whether the service handles what tenants' own producers write."""
+    """Return whether the service handles what tenants' own producers write."""
     return OF_EVERY_TENANT in HANDLED.get(service, {})
 
 
@@ -349,33 +349,33 @@ TENANT_FACT_TYPES: tuple[type[Message], ...] = tuple(
 
 
 def tenant_commands(tenant: str) -> Topic:
-    """The one topic that a tenant's own producers may write; the gateway listens."""
+    """Return the one topic that a tenant's own producers may write; the gateway listens."""
     return Topic(f"tenant.{tenant}.commands", (access.tenant_user(tenant),), TENANT_COMMAND_TYPES)
 
 
 def tenant_events(tenant: str) -> Topic:
-    """Every fact about what the tenant has, copied by the gateway for the tenant's own consumers."""
+    """Return the topic with every fact about what the tenant has, which the gateway copies for its consumers."""
     return Topic(f"tenant.{tenant}.events", ("gateway",), TENANT_FACT_TYPES)
 
 
 def tenant_topics(tenant: str) -> tuple[Topic, ...]:
-    """Both doors of a tenant."""
+    """Return both topics of a tenant, its commands and its events."""
     return tenant_commands(tenant), tenant_events(tenant)
 
 
 def is_audited(name: str) -> bool:
-    """Whether a hash chain covers the topic: every declared one and every tenant's, but what may be lost."""
+    """Return whether a hash chain covers the topic: a tenant's commands, and all declared but what may be lost."""
     is_tenants = name.startswith("tenant.") and name.endswith(".commands")
     return is_tenants or (name in {topic.name for topic in TOPICS} and name != RUN_METRICS.name)
 
 
 def refusals_of(service: str) -> Topic:
-    """The events topic on which a service reports that it refused a command."""
+    """Return the events topic on which a service reports that it refused a command."""
     return next(topic for topic in TOPICS if CommandRefused in topic.messages and service in topic.writers)
 
 
 def topic_of(message: type[Message], *, writer: str) -> Topic:
-    """The one topic on which `writer` sends this message. Raises LookupError."""
+    """Return the one topic on which `writer` sends this message. Raises LookupError."""
     for topic in TOPICS:
         if message in topic.messages and writer in topic.writers:
             return topic
@@ -383,7 +383,7 @@ def topic_of(message: type[Message], *, writer: str) -> Topic:
 
 
 def topic_carrying(message: type[Message]) -> Topic:
-    """The one topic that carries this message. Raises LookupError."""
+    """Return the one topic that carries this message. Raises LookupError."""
     carriers = [topic for topic in TOPICS if message in topic.messages]
     if len(carriers) != 1:
         names = ", ".join(topic.name for topic in carriers) or "none"
@@ -392,5 +392,5 @@ def topic_carrying(message: type[Message]) -> Topic:
 
 
 def message_type(topic: Topic, name: str) -> type[Message] | None:
-    """The message of that name on that topic; None where the topic does not carry it."""
+    """Return the message of that name on that topic; None where the topic does not carry it."""
     return next((message for message in topic.messages if message.type == name), None)

@@ -44,25 +44,25 @@ class BundleMetrics(Value):
     train_loss: float | None = None
     """Mean over the loss tokens, with dpo over the pairs, of the step that made these weights, before its update."""
     valid_loss: float | None = None
-    """Over some windows of the validation file, evenly spread."""
+    """Loss over some windows of the validation file, evenly spread."""
     served_valid_loss: float | None = None
-    """The same windows with the adapter on the base as it is served, whose weights are not quantised; of the last
-    bundle of a job that trains beside a base in 4 bits, on which its other losses are."""
+    """Loss over the same windows with the adapter on the base as it is served, whose weights are not quantised; of
+    the last bundle of a job that trains beside a base in 4 bits, on which its other losses are."""
     full_valid_loss: float | None = None
-    """Over all of them; of the last bundle, and where the recipe asks for it."""
+    """Loss over all windows of the validation file; of the last bundle, and where the recipe asks for it."""
     perplexity: float | None = None
-    """Of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
+    """Perplexity of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
     start_perplexity: float | None = None
-    """The same before the first step."""
+    """Perplexity of the validation file before the first step."""
     reward_margin: float | None = None
-    """Of the pairs that the validation loss is over: the mean by which the chosen answer has the greater reward; of
+    """Mean by which the chosen answer has the greater reward, over the pairs that the validation loss is over; of
     method dpo alone, as is the next."""
     reward_accuracy: float | None = None
     """Share of the pairs whose chosen answer has the greater reward."""
 
     @property
     def by_name(self) -> dict[str, float]:
-        """Finite ones alone: JSON has no word for the others."""
+        """The finite numbers alone, by name: JSON has no word for the others."""
         return {name: value for name, value in self if value is not None and isfinite(value)}
 
 
@@ -81,11 +81,11 @@ class PackingDistances(Value):
     """
 
     packed: NonNegativeFloat | None
-    """At its place in its window; the largest of the examples tried."""
+    """Distance at the example's place in its window; the largest of the examples tried."""
     noise: NonNegativeFloat | None
-    """At the front of its window, where no other can be seen: rounding alone; the largest."""
+    """Distance at the front of the window, where no other example can be seen: rounding alone; the largest."""
     leak: NonNegativeFloat | None
-    """At its place, with the borders between examples taken away; the mean."""
+    """Distance at the example's place, with the borders between examples taken away; the mean."""
 
 
 class Preparation(Value):
@@ -96,7 +96,7 @@ class Preparation(Value):
     world_size: Count
     """Training processes, each with a device of its own."""
     precision: Literal["float32", "bfloat16"]
-    """What products are computed in."""
+    """Type that products are computed in."""
     num_parameters: Count
     """Parameters of the model."""
     num_trainable: Count
@@ -106,20 +106,21 @@ class Preparation(Value):
     micro_batch_size: Count
     """Windows per device and forward pass."""
     attention: str | None = None
-    """By transformers' name; `varlen` is PyTorch's for packed examples. None in messages older than the field."""
+    """Kind of attention by transformers' name; `varlen` is PyTorch's for packed examples. None in messages older than
+    the field."""
     gradient_checkpointing: bool
     """Whether activations are computed again instead of kept."""
     offload_optimizer: bool = False
     """Whether moments and the update of the weights are in the host's memory."""
     packing: PackingVerdict
     distances: PackingDistances | None = None
-    """None where nothing was measured."""
+    """Distances that the verdict on packing goes by; None where nothing was measured."""
     memory_bytes: Bytes
     """Peak of the first process so far: device memory on a GPU, resident memory on a CPU."""
     estimated_memory_bytes: Bytes | None = None
-    """What a device needs at the peak of a step, by estimate. None in messages older than the field."""
+    """Memory that a device needs at the peak of a step, by estimate. None in messages older than the field."""
     device_memory_bytes: Bytes | None = None
-    """What the device has; None on a CPU."""
+    """Memory that the device has; None on a CPU."""
 
     @property
     def summary(self) -> str:
@@ -196,10 +197,10 @@ class StartTraining(AttemptMessage):
     devices_per_node: Count
     """Training processes on each node, each with a device of its own."""
     members: tuple[Member, ...]
-    """In rank order; the first one's address is the rendezvous."""
+    """Runners of the gang in rank order; the first one's address is the rendezvous."""
     grace_seconds: Seconds
     device: DeviceKind | None = None
-    """What each process must have; None takes a GPU where there is one."""
+    """Kind of device that each process must have; None takes a GPU where there is one."""
     start_from: StartFrom | None = None
     """Weights of an earlier job or stage that the first step begins with; of no effect where a bundle is resumed
     from."""
@@ -212,7 +213,7 @@ class StopTraining(AttemptMessage):
 
     reason: StopReason
     deadline: datetime
-    """By then the runner must have reported and ended."""
+    """Deadline by which the runner must have reported and ended."""
 
 
 class RunnerReport(AttemptMessage):
@@ -266,7 +267,7 @@ class BundleUploaded(RunnerReport):
     metrics: dict[str, float]
     """What was measured of its weights, by name."""
     best: BestBundle | None = None
-    """The best one so far, which this one may be; None where the recipe does not ask for it."""
+    """The best bundle so far, which this one may be; None where the recipe does not ask for it."""
 
 
 class RunnerStopped(RunnerReport):
@@ -280,7 +281,7 @@ class RunnerStopped(RunnerReport):
     last_step: Step
     bundle: BundleRef | None = None
     exit_code: int | None = None
-    """Of the training process; None where it had none."""
+    """Exit code of the training process; None where it had none."""
 
 
 REPORTS: dict[str, type[RunnerReport]] = {kind.type: kind for kind in RunnerReport.__subclasses__()}
@@ -312,7 +313,7 @@ class CheckpointWritten(AttemptMessage):
     metrics: dict[str, float]
     """What was measured of its weights, by name."""
     best: BestBundle | None = None
-    """The best one so far, which this one may be; None where the recipe does not ask for it."""
+    """The best bundle so far, which this one may be; None where the recipe does not ask for it."""
 
 
 class TrainingStopped(AttemptMessage):
@@ -341,7 +342,7 @@ class TrainingFailed(AttemptMessage):
     """What happened, for people."""
     last_step: Step = 0
     node_id: str | None = None
-    """Where it failed; None where no single node is known."""
+    """Id of the node where it failed; None where no single node is known."""
 
 
 class StepMetrics(Value):
@@ -353,15 +354,15 @@ class StepMetrics(Value):
     loss: float
     """Mean over the loss tokens of the step, with dpo over its pairs."""
     learning_rate: float
-    """Of this step."""
+    """Learning rate of this step."""
     grad_norm: float
     """Norm of the gradient before it was scaled down."""
     num_tokens: Count
     """Tokens of the step over all devices."""
     tokens_per_second: float
-    """Over all devices."""
+    """Tokens per second over all devices."""
     memory_bytes: Count
-    """Peak of the first process so far."""
+    """Peak memory of the first process so far."""
     epoch: float
     """Passes over the data, with fractions."""
     mfu: float | None = None
@@ -374,7 +375,7 @@ class StepMetrics(Value):
     log-probability has gained on the base model's; per token with `length_normalised`, with `simpo` beta times the
     log-probability per token."""
     rejected_reward: float | None = None
-    """Of the rejected answers."""
+    """Mean reward of the rejected answers."""
     reward_margin: float | None = None
     """Mean difference of the two."""
     reward_accuracy: float | None = None
@@ -386,7 +387,7 @@ class StepMetrics(Value):
 
     @property
     def measured(self) -> dict[str, float]:
-        """Those that only some methods and devices have."""
+        """Numbers that only some methods and devices have, by name."""
         return {
             name: value for name in (*USE, *REWARDS, *ROUTING) if (value := getattr(self, name)) is not None
         }
@@ -397,7 +398,7 @@ USE = ("mfu", "device_utilization")
 REWARDS = ("chosen_reward", "rejected_reward", "reward_margin", "reward_accuracy")
 """Numbers of a step that only a method with pairs of answers has."""
 ROUTING = ("router_loss",)
-"""Of models with experts alone."""
+"""Numbers of a step that only a model with experts has."""
 
 
 class StepValidated(Value):
@@ -405,7 +406,7 @@ class StepValidated(Value):
 
     step: Step
     metrics: dict[str, float]
-    """Those of BundleMetrics that there are, by name."""
+    """Numbers of BundleMetrics that there are, by name."""
 
 
 class StepsRecorded(AttemptMessage):
@@ -413,4 +414,4 @@ class StepsRecorded(AttemptMessage):
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[StepValidated, ...] = ()
-    """Each after its step, which this batch or an earlier one has."""
+    """Numbers on the validation file, each after its step, which this batch or an earlier one has."""

@@ -48,7 +48,7 @@ UNAVAILABLE: Mapping[str, tuple[str, str]] = {
 
 
 def refuse_unavailable(data: Any) -> None:
-    """Raises PydanticCustomError for the first field of a request that asks for what there is not."""
+    """Raise PydanticCustomError for the first field of a request that asks for what there is not."""
     name = next((name for name in data if name in UNAVAILABLE), None) if isinstance(data, dict) else None
     if name is None:
         return

@@ -89,7 +89,7 @@ def _parse(text: str) -> dict[str, _Armed]:
 
 @cache
 def _armed() -> dict[str, _Armed]:
-    """At the first failpoint that is passed, so that a process forked from one that has passed none has its own."""
+    """Read FAILPOINTS when a failpoint is first passed: a process forked from one that passed none has its own."""
     return _parse(os.environ.get("FAILPOINTS", ""))
 
 

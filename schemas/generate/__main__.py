@@ -36,7 +36,7 @@ def all_messages() -> list[type[Message]]:
 
 
 def generated() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Every generated file with its content. Samples are made once and then kept."""
+    """Yield every generated file with its content. Samples are made once and then kept."""
     for message in all_messages():
         name = f"{message.type}.v{message.version}"
         yield ROOT / "json" / f"{name}.json", json_schema(message)

@@ -56,14 +56,14 @@ HEADERS = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Document by file name, without the ending."""
+    """Return each document by its file name, without the ending."""
     documents = {service: _service_document(service) for service in SERVICES if service not in READERS}
     index = _document("retune", (*TOPICS, *tenant_topics("{tenant}")), _operations((), TOPICS))
     return documents | {"index": index, "tenant": _tenant_document()}
 
 
 def _tenant_document() -> dict[str, Any]:
-    """What a program of a tenant sends and receives."""
+    """Return the document with what a program of a tenant sends and receives."""
     commands, events = tenant_topics("{tenant}")
     document = _document("tenant", (commands, events), _operations((commands,), (events,)))
     prefix = group_prefix(access.tenant_user("{tenant}"))
@@ -104,7 +104,7 @@ def _document(title: str, topics: tuple[Topic, ...], operations: dict[str, Any])
 
 
 def _channel_id(topic: Topic) -> str:
-    """Can stand in a JSON pointer as it is."""
+    """Return an id of the topic that a JSON pointer can contain as it is."""
     return topic.name.replace("{tenant}", "TENANT")
 
 

@@ -23,7 +23,7 @@ _PRIMITIVES: dict[type, str] = {
 
 
 def record(model: type[BaseModel], *, name: str | None = None) -> dict[str, Any]:
-    """The model as an Avro record; nested models are defined at first use and named afterwards."""
+    """Return the model as an Avro record; nested models are defined at first use and named afterwards."""
     return _record(model, name or model.__name__, seen=set())
 
 
@@ -44,12 +44,12 @@ def _field(name: str, info: FieldInfo, seen: set[str]) -> dict[str, Any]:
 
 
 def _has_default(info: FieldInfo) -> bool:
-    """Whether Avro can say the default: one of a union has to be of its first type, which is null here."""
+    """Return whether Avro can express the default: a union's has to be of its first type, which is null here."""
     return not info.is_required() and (info.default in (None, (), {}) or _is_plain(info.annotation))
 
 
 def _is_plain(annotation: Any) -> bool:
-    """A primitive, one of several words, a list or map, or a record of nothing else."""
+    """Return whether it is a primitive, one of several words, a list or map, or a record of nothing else."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return all(_is_plain(info.annotation) for info in annotation.model_fields.values())
     if get_origin(annotation) is Annotated:

@@ -7,7 +7,7 @@ Schema = dict[str, Any]
 
 
 def breaking_changes(old: Schema, new: Schema) -> list[str]:
-    """Sentences, one per breaking change; empty where only optional fields were added or texts changed."""
+    """Return a sentence for each breaking change; none where only optional fields were added or texts changed."""
     return list(_compare(old, new, old, new, "payload", set()))
 
 
@@ -43,7 +43,7 @@ def _compare_fields(
 
 
 def _must_give(schema: Schema) -> list[str]:
-    """Fields without a default: a writer of the old version must have sent them."""
+    """Return the fields without a default: a writer of the old version must have sent them."""
     return [
         name
         for name in schema.get("required", ())

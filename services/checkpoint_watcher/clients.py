@@ -36,7 +36,7 @@ async def verify_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) ->
 
 
 async def delete_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) -> None:
-    """Manifest first: from then on the bundle does not exist, whatever is left of its parts."""
+    """Delete the manifest first: from then on the bundle does not exist, whatever is left of its parts."""
     prefix = _key(job_id, bundle, "")
     await objects.delete([_key(job_id, bundle)])
     failpoint("gc.marked")
@@ -44,7 +44,7 @@ async def delete_bundle(objects: ObjectStore, job_id: str, bundle: BundleRef) ->
 
 
 async def delete_abandoned(objects: ObjectStore, job_id: str, attempt: int) -> int:
-    """Free what an attempt, which writes no more, uploaded of bundles that it never finished; how many parts."""
+    """Delete the parts of bundles that an attempt, which writes no more, never finished; return how many."""
     heads = await objects.list_objects(layout.checkpoints(job_id, attempt))
     keys = decide.abandoned([head.key for head in heads])
     await objects.delete(keys)
@@ -52,7 +52,7 @@ async def delete_abandoned(objects: ObjectStore, job_id: str, attempt: int) -> i
 
 
 async def delete_all(objects: ObjectStore, job_id: str, attempts: int) -> None:
-    """Whatever the job's attempts uploaded, manifests first: also what no fact ever named."""
+    """Delete whatever the job's attempts uploaded, manifests first: also what no fact ever named."""
     for attempt in range(1, attempts + 1):
         keys = [head.key for head in await objects.list_objects(layout.checkpoints(job_id, attempt))]
         await objects.delete([key for key in keys if key.endswith(f"/{layout.MANIFEST}")])

@@ -18,8 +18,9 @@ def expirable(
     keep: int,
     used: Collection[tuple[int, int]] = (),
 ) -> list[Checkpoint]:
-    """Verified bundles older than the `keep` newest verified ones, not named by the open attempt, and not `used` by a
-    job that starts from them; nor the best one of a bundle that stays or may be verified yet.
+    """Return the verified bundles that retention may delete: older than the `keep` newest verified ones, not named by
+    the open attempt, and not `used` by a job that starts from them; nor the best one of a bundle that stays or may be
+    verified yet.
 
     While the job has no bundle newer than a corrupt one, nothing older goes: `keep` counts only verified.
     """
@@ -35,19 +36,19 @@ def expirable(
 
 
 def waits_for_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> bool:
-    """Whether the best one that it names has no verdict yet."""
+    """Return whether the best checkpoint that it names has no verdict yet."""
     return _state_of_best(checkpoint, checkpoints) is CheckpointState.WRITTEN
 
 
 def waiting_for(bundle: BundleRef, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Those whose verdict waited for that of this one, their best."""
+    """Return the checkpoints whose verdict waited for that of this one, their best."""
     return [
         each for each in checkpoints if each.named_best == bundle and each.state is CheckpointState.WRITTEN
     ]
 
 
 def problem_of_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> str:
-    """Why nobody can resume from it, though it is whole: a run that ends must have its best checkpoint."""
+    """Return why nobody can resume from a whole bundle, or an empty text: a run that ends must have its best one."""
     best, state = checkpoint.named_best, _state_of_best(checkpoint, checkpoints)
     if best is None or state is CheckpointState.VERIFIED:
         return ""
@@ -56,13 +57,13 @@ def problem_of_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -
 
 
 def _state_of_best(checkpoint: Checkpoint, checkpoints: Sequence[Checkpoint]) -> CheckpointState | None:
-    """None where it names no other one, or one that is unknown or deleted."""
+    """Return the state of its best checkpoint; None where it names no other, or one that is unknown or deleted."""
     best = checkpoint.named_best
     return next((each.state for each in checkpoints if best is not None and each.bundle == best), None)
 
 
 def abandoned(keys: Sequence[str]) -> list[str]:
-    """Of all keys of a closed attempt those of bundles without a manifest, which nobody can ever name.
+    """Return the keys of bundles without a manifest, which nobody can ever name, among all keys of a closed attempt.
 
     They are what a killed runner had uploaded, or what a deletion that broke off had left.
     """
@@ -71,7 +72,7 @@ def abandoned(keys: Sequence[str]) -> list[str]:
 
 
 def is_overdue(attempt: Attempt, *, now: datetime, intervals: float) -> bool:
-    """Whether an open, started attempt has written nothing for so many intervals."""
+    """Return whether an open, started attempt has written nothing for so many intervals."""
     since = attempt.last_written_at or attempt.started_at
     if not attempt.is_open or since is None:
         return False
@@ -79,7 +80,7 @@ def is_overdue(attempt: Attempt, *, now: datetime, intervals: float) -> bool:
 
 
 def next_look(attempt: Attempt, *, now: datetime, intervals: float) -> datetime:
-    """When the attempt would be overdue if it wrote nothing from here on."""
+    """Return when the attempt would be overdue if it wrote nothing from here on."""
     since = attempt.last_written_at or attempt.started_at or now
     due = since + timedelta(seconds=attempt.interval_seconds * intervals)
     return due if due > now else now + timedelta(seconds=attempt.interval_seconds * intervals)

@@ -78,7 +78,7 @@ class SweepDue(Value):
 
 
 class ExpireJob(Task, frozen=True):
-    """Of an ended job: nothing resumes from its bundles any more."""
+    """Deletes all bundles of an ended job: nothing resumes from them any more."""
 
     job_id: str
     attempts: int
@@ -93,7 +93,7 @@ class JobDue(Value):
 
 
 class DeleteLogs(Task, frozen=True):
-    """What the runners of an ended job wrote for people."""
+    """Deletes what the runners of an ended job wrote for people."""
 
     job_id: str
 
@@ -125,7 +125,7 @@ class Watcher:
         await self._use_of_stage(event.job_id, event.stage, unit)
 
     async def stage_completed(self, event: JobStageCompleted, unit: Unit) -> None:
-        """What it has trained stays while the job is open: every attempt of the next stage may begin with it."""
+        """Keep what the stage trained while the job is open: every attempt of the next stage may begin with it."""
         await self._use_of_stage(event.job_id, event.stage, unit)
         await self.job_at_rest(event, unit)
 
@@ -249,7 +249,7 @@ class Watcher:
         await self._expire_old(job_id, unit)
 
     async def not_verified(self, task: VerifyBundle, error: Exception, unit: Unit) -> None:
-        """That it could not be read says nothing about the bundle, so there is no verdict yet."""
+        """Try again later: that the bundle could not be read says nothing about it, so there is no verdict yet."""
         log.error("checkpoint could not be read", key=task.key, error=str(error))
         await unit.set_timer(VerifyDue(task=task), at=unit.now + self._settings.try_again_after)
 
@@ -262,7 +262,7 @@ class Watcher:
         await unit.emit(CheckpointExpired(job_id=task.job_id, tenant=task.tenant, bundle=task.bundle))
 
     async def not_expired(self, task: ExpireBundle, error: Exception, unit: Unit) -> None:
-        """Its manifest may be gone already, so it is not offered for resume again."""
+        """Try again later. The manifest may be gone already, so the bundle is not offered for resume again."""
         log.error("checkpoint could not be deleted", key=task.key, error=str(error))
         await unit.set_timer(ExpireDue(task=task), at=unit.now + self._settings.try_again_after)
 

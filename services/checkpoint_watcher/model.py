@@ -26,13 +26,13 @@ class Checkpoint:
 
     @property
     def named_best(self) -> BundleRef | None:
-        """Another one of the same job, which whoever resumes from this one must have."""
+        """The best checkpoint where it is another one of the same job: whoever resumes from this one must have it."""
         best = self.best.bundle if self.best else None
         return None if best is None or best == self.bundle or best.job_id is not None else best
 
     @property
     def age(self) -> tuple[int, int]:
-        """Newest is greatest (attempt, step), everywhere."""
+        """(attempt, step): the newest checkpoint is the one with the greatest, everywhere."""
         return self.bundle.attempt, self.bundle.step
 
 

@@ -48,7 +48,7 @@ FIND_ATTEMPT = """
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
-    """Before anything about its bundles is written or emitted, so that tasks of one job take turns."""
+    """Lock the job before anything about its bundles is written or emitted, so that tasks of one job take turns."""
     await conn.execute(LOCK_JOB, job_id)
 
 
@@ -62,7 +62,7 @@ async def add_checkpoint(
     best: BestBundle | None,
     at: datetime,
 ) -> bool:
-    """Whether the bundle is new; a final fact may name one that was written periodically."""
+    """Add the bundle and return whether it is new; a final fact may name one that was written periodically."""
     key = job_id, tenant, bundle.attempt, bundle.step, bundle.manifest_sha256
     named = best and best.model_dump(mode="json")
     return bool(await conn.fetchval(INSERT_CHECKPOINT, *key, kind, at, named))
@@ -77,7 +77,7 @@ async def set_state(
 
 
 async def list_checkpoints(conn: Connection, job_id: str) -> list[Checkpoint]:
-    """All of a job that are not deleted, locked: retention of one job runs one at a time."""
+    """Return all checkpoints of a job that are not deleted, locked: retention of one job runs one at a time."""
     return [read(Checkpoint, row) for row in await conn.fetch(LIST_CHECKPOINTS, job_id)]
 
 
@@ -95,7 +95,7 @@ async def open_attempt(conn: Connection, scheduled: JobScheduled) -> None:
 
 
 async def use_bundle(conn: Connection, job_id: str, trained_by: str, bundle: BundleRef) -> None:
-    """The job starts from this checkpoint of another one, or continues it; it stays until `end_use`."""
+    """Note that the job starts from this checkpoint of another one, or continues it; it stays until `end_use`."""
     await conn.execute(USE_BUNDLE, job_id, trained_by, bundle.attempt, bundle.step)
 
 
@@ -104,17 +104,17 @@ async def end_use(conn: Connection, job_id: str) -> None:
 
 
 async def used_bundles(conn: Connection, job_id: str) -> set[tuple[int, int]]:
-    """Attempt and step of those that jobs which are not over start from."""
+    """Return attempt and step of the job's bundles from which jobs that are not over start."""
     return {(row["attempt"], row["step"]) for row in await conn.fetch(USED_BUNDLES, job_id)}
 
 
 def name_of(job_id: str, attempt: int) -> str:
-    """What facts about an attempt wait for until its JobScheduled was here."""
+    """Return the name that facts about an attempt wait for until its JobScheduled was here."""
     return f"attempt:{job_id}/{attempt}"
 
 
 async def require_attempt(conn: Connection, job_id: str, attempt: int) -> None:
-    """Raises ParentUnknown where the attempt is later than any that is known."""
+    """Raise ParentUnknown where the attempt is later than any that is known."""
     present = await find_attempt(conn, job_id)
     if present is None or present.attempt < attempt:
         raise ParentUnknown(name_of(job_id, attempt))
@@ -129,7 +129,7 @@ async def note_written(conn: Connection, job_id: str, attempt: int, step: int, *
 
 
 async def close_attempt(conn: Connection, job_id: str, attempt: int) -> int | None:
-    """Close the job's present attempt unless it is later; its number if it was open."""
+    """Close the job's present attempt unless it is later; return its number if it was open."""
     closed: int | None = await conn.fetchval(CLOSE_ATTEMPT, job_id, attempt)
     return closed
 

@@ -63,7 +63,7 @@ Action = Create | Release | Notify | End
 
 @dataclass(frozen=True)
 class Exit:
-    """How a node's runner ended; None: nobody knows."""
+    """How a node's runner ended; `code` is None where nobody knows."""
 
     code: int | None
 
@@ -74,7 +74,7 @@ class Decision:
     events: tuple[Message, ...] = ()
     actions: tuple[Action, ...] = ()
     wake_at: datetime | None = None
-    """When to look at the attempt's deadlines."""
+    """When to look at the attempt's deadlines; None: no new time."""
 
 
 def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -> Decision:
@@ -103,12 +103,12 @@ def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -
 
 
 def is_wanted(attempt: Attempt) -> bool:
-    """Asked right before the backend is: a stopped attempt is never created."""
+    """Return whether its nodes are to be created. Asked right before the backend is, so no stopped attempt is."""
     return attempt.state is AttemptState.CREATING and attempt.stop_deadline is None
 
 
 def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
-    """`has_nodes`: False where the attempt was not wanted any more when its turn came."""
+    """Announce the nodes, or release them after a stop. `has_nodes`: False if it was stopped before its turn came."""
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
     nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
@@ -127,7 +127,7 @@ def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
 
 
 def on_create_failed(attempt: Attempt, code: str, message: str) -> Decision:
-    """The backend may still hold something: remove it before the release is announced."""
+    """Remove what the backend may still hold, before the release is announced."""
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
     state = AttemptState.RELEASING if attempt.stop_deadline else AttemptState.FAILING
@@ -150,7 +150,7 @@ def on_job_stopping(attempt: Attempt | None, event: JobStopping, *, now: datetim
 
 
 def on_attempt_completed(attempt: Attempt) -> Decision:
-    """Training is complete: the nodes are not needed any more."""
+    """Release the nodes: training is complete, they are not needed any more."""
     if attempt.state is not AttemptState.RUNNING:
         return Decision(attempt)
     return Decision(attempt.to(AttemptState.RELEASING), actions=(Release(FINISH_GRACE_SECONDS),))
@@ -161,7 +161,7 @@ def on_training_started(attempt: Attempt) -> Decision:
 
 
 def on_due(attempt: Attempt, *, now: datetime) -> Decision:
-    """Some deadline of the attempt may have passed: that of its stop, its start, or a node's notice."""
+    """Act on deadlines that have passed: that of the attempt's stop or start, or of a node's notice."""
     if attempt.state is not AttemptState.RUNNING:
         return Decision(attempt)
     if _is_over(attempt, now):
@@ -175,7 +175,7 @@ def on_due(attempt: Attempt, *, now: datetime) -> Decision:
 
 
 def on_exits(attempt: Attempt, exits: Mapping[int, Exit]) -> Decision:
-    """Runners were seen to be gone. The nodes of the attempt go when the last one is."""
+    """Note which runners are gone. The nodes of the attempt go when the last one is."""
     if attempt.state is not AttemptState.RUNNING:
         return Decision(attempt)
     gone = [node for node in attempt.nodes if not node.has_ended and node.index in exits]
@@ -191,7 +191,7 @@ def on_exits(attempt: Attempt, exits: Mapping[int, Exit]) -> Decision:
 
 
 def on_released(attempt: Attempt, *, now: datetime) -> Decision:
-    """Nothing of the attempt is left at the cluster backend."""
+    """Announce that nothing of the attempt is left at the cluster backend."""
     if attempt.state not in {AttemptState.RELEASING, AttemptState.FAILING}:
         return Decision(attempt)
     nodes = tuple(replace(node, released_at=now) for node in attempt.nodes)
@@ -225,19 +225,19 @@ def on_preempt(
 
 
 def on_pools_read(known: Mapping[str, Pool], file: Mapping[str, Pool]) -> list[Pool]:
-    """The pools as they are to be from now on. One that left the file gives no more nodes."""
+    """Return the pools as they are to be from now on. One that left the file gives no more nodes."""
     kept = [_as_in_file(known.get(name), pool) for name, pool in file.items()]
     gone = [replace(pool, nodes=0, file_nodes=0) for name, pool in known.items() if name not in file]
     return kept + gone
 
 
 def on_drained(pool: Pool) -> Pool:
-    """The pool has a node less until its capacity is set again."""
+    """Return the pool with a node less, until its capacity is set again."""
     return replace(pool, nodes=max(0, pool.nodes - 1))
 
 
 def orphans(listed: Mapping[str, AttemptState | None]) -> list[str]:
-    """Names at the cluster backend that nobody will release: of no attempt of ours, or of one that is gone."""
+    """Return names at the cluster backend that nobody will release: of no attempt of ours, or of one that is gone."""
     return sorted(name for name, state in listed.items() if state is None or state in GONE)
 
 
@@ -260,7 +260,7 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
 
 
 def _is_lost(node: Node, runner_exit: Exit) -> bool:
-    """A node that was preempted is not lost as well."""
+    """Return whether the node counts as lost. One that was preempted is not lost as well."""
     return runner_exit.code not in CLEAN_EXITS and node.notice_deadline is None
 
 

@@ -12,7 +12,7 @@ from schemas.node import AllocatedNode, PoolCapacityChanged
 from shared.transitions import Transitions
 
 FENCED_EXIT = 70
-"""Of a runner that ended itself because Kafka took nothing from it."""
+"""Exit code of a runner that ended itself because Kafka took nothing from it."""
 CLEAN_EXITS = frozenset({0, 143})
 """A runner that exits so has reported why; any other end is a lost node."""
 
@@ -51,12 +51,12 @@ class Pool:
     devices_per_node: int
     price_per_hour: Decimal
     file_nodes: int
-    """What the pools file said last. An operator's capacity holds until the file says something new."""
+    """Nodes by the pools file as last read. An operator's capacity holds until the file says something new."""
     held: int = 0
     """Nodes that attempts hold now."""
     device: DeviceKind | None = None
     device_memory_bytes: int | None = None
-    """Of each device."""
+    """Memory of each device; None where the pools file does not say."""
 
     @property
     def free(self) -> int:
@@ -86,7 +86,7 @@ class Node:
     allocated_at: datetime
     released_at: datetime | None = None
     has_ended: bool = False
-    """Its runner is gone."""
+    """Whether its runner is gone."""
     exit_code: int | None = None
     notice_deadline: datetime | None = None
 
@@ -132,7 +132,7 @@ class Attempt:
 
     @property
     def held(self) -> int:
-        """Nodes of the pool that this attempt holds."""
+        """Number of nodes of the pool that this attempt holds."""
         return sum(node.released_at is None for node in self.nodes)
 
     def with_node(self, changed: Node) -> "Attempt":

@@ -25,7 +25,7 @@ class Settings(ServiceSettings):
     runner_env_file: Path
     """Lines of NAME=value for the environment of every runner: its addresses and keys."""
     logs_retention: Annotated[timedelta, Field(ge=timedelta(days=30))] = timedelta(days=30)
-    """Of the folders of ended attempts. Their names are used up as long as a message may come again."""
+    """How long folders of ended attempts are kept. Their names are used up as long as a message may come again."""
 
 
 class PoolEntry(BaseModel):
@@ -36,9 +36,9 @@ class PoolEntry(BaseModel):
     devices_per_node: PositiveInt = 1
     price_per_hour: Usd = Decimal(0)
     device: DeviceKind
-    """What its nodes compute on; a training process that does not have it ends as `infra`."""
+    """Kind of device that its nodes compute on; a training process that does not have it ends as `infra`."""
     device_memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Of each device; jobs that need more are refused at submit."""
+    """Memory of each device; jobs that need more are refused at submit."""
 
     @property
     def device_memory_bytes(self) -> int | None:
@@ -52,7 +52,7 @@ class PoolsFile(BaseModel):
 
 
 def parse_pools(text: str) -> dict[str, Pool]:
-    """Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
+    """Read the pools from TOML. Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
     content = tomllib.loads(text, parse_float=Decimal)
     entries = PoolsFile.model_validate(content).pools
     return {

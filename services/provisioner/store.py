@@ -96,7 +96,7 @@ async def lock_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
 
 
 async def lock_attempt_of(conn: Connection, target: str) -> Attempt | None:
-    """Of a node id, or of `job:<job id>`: the job's newest attempt."""
+    """Lock the attempt of a node id, or of `job:<job id>`: the job's newest attempt."""
     job_id = target.removeprefix("job:")
     query = FIND_ATTEMPT_OF_NODE if job_id == target else FIND_NEWEST
     row = await conn.fetchrow(query, job_id)
@@ -109,7 +109,7 @@ async def lock_attempt_named(conn: Connection, name: str) -> Attempt | None:
 
 
 async def states_of(conn: Connection, names: Iterable[str]) -> dict[str, AttemptState | None]:
-    """Of each name its attempt's state; None where there is no such attempt."""
+    """Return the state of the attempt with each name; None where there is no such attempt."""
     states = {row["name"]: AttemptState(row["state"]) for row in await conn.fetch(STATES, list(names))}
     return {name: states.get(name) for name in names}
 

@@ -27,7 +27,7 @@ TRANSITIONS = Transitions[Stage](
 
 
 def model_id(job_id: str, digest: str) -> str:
-    """A model version is (tenant, job, digest), and a job has one tenant."""
+    """Return the id of a version. A model version is (tenant, job, digest), and a job has one tenant."""
     return f"mv-{job_id}-{digest[:SHORT_DIGEST]}"
 
 
@@ -38,7 +38,7 @@ class Inspection(Value):
     """Why nothing can be trained from these files; empty where it can be recognised from the rest."""
     family: str = ""
     architectures: tuple[str, ...] = ()
-    """As config.json names them."""
+    """Names of the classes as config.json has them."""
     architecture: str = ""
     """The class that trains it."""
     attention: Literal["sdpa", "eager"] = "sdpa"
@@ -80,7 +80,7 @@ class BaseModel:
     context_tokens: int
     num_parameters: int
     training_template_sha256: str | None = None
-    """Of the template that marks the answers in training, where it was registered with one."""
+    """sha256 of the template that marks the answers in training; None where it was registered without one."""
     capabilities: BaseCapabilities | None = None
 
 
@@ -103,7 +103,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Approval:
-    """Of a version for production, by a person."""
+    """Approval of a version for production, by a person."""
 
     approved_by: str
     reason: str = ""
@@ -129,9 +129,9 @@ class Version:
     started_from: StartFrom | None = None
     """What its training started from; None: the base model."""
     best_valid_loss: float | None = None
-    """By which its checkpoint is the best of its run. None: it is the last one."""
+    """Validation loss by which its checkpoint is the best of its run. None: it is the last one."""
     artifact: Artifact | None = None
-    """As it was announced; None where it was registered before that was kept."""
+    """The artifact as it was announced; None where it was registered before that was kept."""
     stage: Stage = Stage.DEV
     """dev, staging or production: how far it came, also once it is archived."""
     eval_id: str | None = None
@@ -139,7 +139,7 @@ class Version:
     archived_at: datetime | None = None
     verdict: Verdict | None = None
     approval: Approval | None = None
-    """None outside production, and for one approved before approvals were kept."""
+    """The approval for production; None outside it, and where it was approved before approvals were kept."""
     revision: int = 0
 
     @property
@@ -158,7 +158,7 @@ class Version:
 
     @property
     def may_take_alias(self) -> bool:
-        """In production; without a holdout only by an approval that says so."""
+        """Whether an alias may name it: it is in production, and without a holdout its approval accepts that."""
         accepts = self.approval is not None and self.approval.accepts_no_holdout
         return self.stage is Stage.PRODUCTION and (self.has_holdout or accepts)
 
@@ -216,7 +216,7 @@ class Slot:
         return self._next(None, None, Outcome.WITHDRAWN)
 
     def answered(self, number: int, outcome: Outcome) -> Self:
-        """The serving controller said how it went with one generation."""
+        """Record how serving one generation went, as the serving controller reported."""
         generations = tuple(
             replace(known, outcome=outcome)
             if known.number == number and known.outcome is not Outcome.WITHDRAWN

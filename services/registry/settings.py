@@ -17,15 +17,15 @@ class Settings(ServiceSettings):
     copy_attempts: int = 12
     """How often one copy may fail on its own account, with back-off up to 30 s, before the artifact is refused."""
     import_max_files: PositiveInt = 2_000
-    """Of a base model, in its folder or repository; more are refused before any is copied."""
+    """Greatest number of files in a base model's folder or repository; more are refused before any is copied."""
     import_max_file_bytes: PositiveInt = 128 * 1024**3
-    """Of one of them."""
+    """Greatest size of one file of a base model."""
     import_max_total_bytes: PositiveInt = 2 * 1024**4
-    """Of all of them."""
+    """Greatest size of all files of a base model together."""
     hub_endpoint: str | None = None
     """Another address than the public hub's, for example a mirror."""
     hub_token: SecretStr | None = None
-    """For repositories that ask for one; without it the hub is asked as anybody."""
+    """Token for repositories that ask for one; without it the hub is asked as anybody."""
 
     @model_validator(mode="after")
     def _file_within_total(self) -> Self:

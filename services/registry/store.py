@@ -96,7 +96,7 @@ GENERATIONS = """
 
 
 async def save_refused_artifact(conn: Connection, job_id: str, tenant: str, task: Mapping[str, Any]) -> None:
-    """`task`: the copy that failed."""
+    """Keep the task of a copy that failed, to be started again after a repair."""
     await conn.execute(SAVE_REFUSED, job_id, tenant, task)
 
 
@@ -111,12 +111,12 @@ async def forget_refused_artifact(conn: Connection, job_id: str) -> None:
 
 
 async def stop_auto_deploy(conn: Connection, job_id: str) -> None:
-    """Of what the job has made so far."""
+    """Stop the automatic deployment of what the job has made so far."""
     await conn.execute(STOP_AUTO_DEPLOY, job_id)
 
 
 async def find_base_model(conn: Connection, name: str) -> BaseModel | None:
-    """What the name points to; it cannot be pointed elsewhere before the caller's transaction ends."""
+    """Return what the name points to; it cannot be pointed elsewhere before the caller's transaction ends."""
     row = await conn.fetchrow(f"{FIND_BASE_MODEL} FOR SHARE OF m", name)
     return read(BaseModel, row) if row else None
 
@@ -127,13 +127,13 @@ async def find_base_model_for_update(conn: Connection, name: str) -> BaseModel |
 
 
 async def find_base_shapes(conn: Connection, base_sha: str) -> Shapes | None:
-    """Shape of each tensor of a base model by name; None if these files were never registered."""
+    """Return the shape of each tensor of a base model by name; None if these files were never registered."""
     tensors = await conn.fetchval("SELECT tensors FROM base_version WHERE base_sha = $1", base_sha)
     return dict(tensors) if tensors is not None else None
 
 
 async def find_training_template(conn: Connection, base_sha: str) -> str | None:
-    """sha256 of the template that marks the answers in training; None for a base model without one."""
+    """Return sha256 of the template that marks the answers in training; None for a base model without one."""
     query = "SELECT training_template_sha256 FROM base_version WHERE base_sha = $1"
     sha256: str | None = await conn.fetchval(query, base_sha)
     return sha256
@@ -150,7 +150,7 @@ async def save_base_model(conn: Connection, base: BaseModel, shapes: Shapes, *, 
 
 
 async def add_version(conn: Connection, version: Version, *, now: datetime) -> bool:
-    """False if this version is known already."""
+    """Add the version; return False if it is known already."""
     status: str = await conn.execute(ADD_VERSION, *LINEAGE.values(version), *PROGRESS.values(version), now)
     return status == "INSERT 0 1"
 
@@ -170,13 +170,13 @@ async def find_version(conn: Connection, model_id: str) -> Version | None:
 
 
 async def find_version_of(conn: Connection, tenant: str, name: str) -> Version | None:
-    """The tenant's version of that id or full name."""
+    """Return the tenant's version of that id or full name."""
     row = await conn.fetchrow(VERSION_BY_ANY_NAME, tenant, name)
     return read(Version, row) if row else None
 
 
 async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[str, Version]:
-    """Of the versions that the slot has served, those that may be served now.
+    """Return, of the versions that the slot has served, those that may be served now.
 
     They stay so until the caller's transaction ends. Call it before the slot is locked: a verdict and an archival
     lock the version first and its slots afterwards.
@@ -187,7 +187,7 @@ async def servable_versions(conn: Connection, tenant: str, slot: str) -> dict[st
 
 
 async def versions_of_dataset(conn: Connection, dataset_version: str) -> list[Version]:
-    """Down the lineage: what was trained on this dataset version, archived or not."""
+    """Return what was trained on this dataset version, archived or not: the way down the lineage."""
     rows = await conn.fetch(f"{VERSIONS} WHERE dataset_version = $1 ORDER BY model_id", dataset_version)
     return [read(Version, row) for row in rows]
 
@@ -198,7 +198,7 @@ async def versions_of_job(conn: Connection, job_id: str) -> list[Version]:
 
 
 async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
-    """The slot, locked; a new one where it was never used."""
+    """Return the slot, locked; a new one where it was never used."""
     await conn.execute(ADD_SLOT, tenant, name)
     slot = await find_slot(conn, tenant, name)
     assert slot is not None, f"slot {name} of {tenant} vanished within a transaction"
@@ -216,7 +216,7 @@ async def find_slot(conn: Connection, tenant: str, name: str) -> Slot | None:
 
 
 async def slots_serving(conn: Connection, model_ids: Sequence[str]) -> list[Slot]:
-    """The slots that are meant to serve one of these versions, locked."""
+    """Return the slots that are meant to serve one of these versions, locked."""
     rows = await conn.fetch(
         "SELECT tenant, name FROM slot WHERE desired = ANY($1) ORDER BY tenant, name FOR UPDATE",
         list(model_ids),
@@ -225,7 +225,7 @@ async def slots_serving(conn: Connection, model_ids: Sequence[str]) -> list[Slot
 
 
 async def slots_on_base(conn: Connection, base_model: str, base_sha: str, *, at_most: int) -> list[Slot]:
-    """Some of the slots that are meant to serve what was trained on these files, locked."""
+    """Return some of the slots that are meant to serve what was trained on these files, locked."""
     return await _slots(conn, await conn.fetch(SLOTS_ON_BASE, base_model, base_sha, at_most))
 
 
@@ -235,7 +235,7 @@ async def _slots(conn: Connection, rows: Sequence[Any]) -> list[Slot]:
 
 
 async def save_slot(conn: Connection, slot: Slot) -> None:
-    """Raises StaleWrite if someone wrote it since it was read."""
+    """Write the slot and its generations. Raises StaleWrite if someone wrote it since it was read."""
     desired = slot.desired.model_id if slot.desired else None
     if await conn.fetchval(SAVE_SLOT, slot.tenant, slot.name, desired, slot.revision) is None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")

@@ -18,12 +18,12 @@ AttemptEnded = JobStageCompleted | JobEvaluating | JobPaused | JobRequeued | Job
 @dataclass(frozen=True)
 class Ending:
     failure_class: FailureClass | None
-    """None: the attempt completed or was paused."""
+    """Class of the failure; None: the attempt completed or was paused."""
     is_charged: bool
 
 
 def ending_of(fact: AttemptEnded) -> Ending:
-    """How the job's newest attempt ended, unless an earlier fact has said so."""
+    """Return how the job's newest attempt ended, unless an earlier fact has said so."""
     match fact:
         case JobStageCompleted() | JobEvaluating() | JobPaused():
             return Ending(None, is_charged=True)
@@ -38,7 +38,7 @@ def node_seconds(nodes: Sequence[AllocatedNode], *, until: datetime) -> float:
 
 
 def cost_of(nodes: Sequence[AllocatedNode], *, until: datetime) -> Decimal:
-    """US dollars for the time each node was held, to the millionth."""
+    """Return the US dollars for the time that each node was held, to the millionth."""
     total = sum(
         (node.price_per_hour * Decimal(str(_seconds(node, until))) / SECONDS_PER_HOUR for node in nodes),
         Decimal(0),

@@ -35,7 +35,7 @@ class RunningStep:
 
 
 def show(steps: Sequence[RunningStep]) -> None:
-    """These and no others: what has ended since has no value any more."""
+    """Show the metrics of these steps and no others: what has ended since has no value any more."""
     for number, gauge in GAUGES.items():
         gauge.clear()
         for step in steps:

@@ -1,4 +1,4 @@
-"""Steps into the time series, node-seconds into the ledger."""
+"""Steps into the time series, node-seconds into the costs."""
 
 from datetime import timedelta
 from typing import get_args
@@ -15,7 +15,7 @@ MEASURE_EVERY = timedelta(seconds=5)
 
 
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
-    """A runner's claim: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
+    """Save a runner's claim: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
     tenant = await store.tenant_of(unit.conn, event.job_id, event.attempt)
     if event.tenant != tenant:
         raise Rejected(f"{event.job_id} is of tenant {tenant}, found {event.tenant}")
@@ -45,7 +45,7 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
 
 
 async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
-    """The first such fact about an attempt counts: a job may be cancelled long after its last attempt."""
+    """Save how an attempt ended by the first such fact: a job may be cancelled long after its last attempt."""
     if not event.attempt:
         return  # none has begun
     ending = decide.ending_of(event)
@@ -54,13 +54,13 @@ async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
 
 
 async def _tell(job_id: str, attempt: int, unit: Unit) -> None:
-    """Once the nodes are released and the ending is known, in either order."""
+    """Emit the cost once the nodes are released and the ending is known, in either order."""
     if (fact := await store.find_charge(unit.conn, job_id, attempt)) is not None:
         await unit.emit(fact)
 
 
 async def measure_running(unit: Unit) -> None:
-    """From the rows, so that every process of the tracker reports the same."""
+    """Show the newest steps as the rows have them, so that every process of the tracker reports the same."""
     gauges.show(await store.list_newest_steps(unit.conn))
 
 

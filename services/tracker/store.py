@@ -58,12 +58,12 @@ TOTALS = """
 
 
 def name_of(job_id: str, attempt: int) -> str:
-    """What the steps of an attempt wait for until its nodes were provisioned."""
+    """Return the name that the steps of an attempt wait for until its nodes were provisioned."""
     return f"attempt:{job_id}/{attempt}"
 
 
 async def tenant_of(conn: Connection, job_id: str, attempt: int) -> str:
-    """Whose attempt it is. Raises ParentUnknown where nobody provisioned it."""
+    """Return whose attempt it is. Raises ParentUnknown where nobody provisioned it."""
     tenant: str | None = await conn.fetchval(TENANT_OF, job_id, attempt)
     if tenant is None:
         raise ParentUnknown(name_of(job_id, attempt))
@@ -77,7 +77,7 @@ async def save_steps(
 
 
 async def list_newest_steps(conn: Connection) -> list[RunningStep]:
-    """Of each attempt that holds nodes and has recorded a step."""
+    """Return the newest step of each attempt that holds nodes and has recorded one."""
     return [
         RunningStep(row["tenant"], row["job_id"], read(StepMetrics, row))
         for row in await conn.fetch(NEWEST_STEPS)
@@ -115,14 +115,14 @@ async def save_cost(
 
 
 async def save_ending(conn: Connection, job_id: str, attempt: int, tenant: str, ending: Ending) -> bool:
-    """Record how an attempt ended. False where that is known already."""
+    """Record how an attempt ended; return False where that is known already."""
     return bool(
         await conn.fetchval(SAVE_ENDING, job_id, attempt, tenant, ending.failure_class, ending.is_charged)
     )
 
 
 async def find_charge(conn: Connection, job_id: str, attempt: int) -> CostAccrued | None:
-    """What the attempt cost, with the job's totals; None until it has ended and given its nodes back."""
+    """Return what the attempt cost, with the job's totals; None until it has ended and given its nodes back."""
     row = await conn.fetchrow(FIND_CHARGE, job_id, attempt)
     if row is None:
         return None

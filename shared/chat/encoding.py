@@ -219,7 +219,7 @@ def _first_token(encoding: Any, places: range) -> int | None:
 
 
 def _last_of_character(encoding: Any, token: int) -> int:
-    """Return the last of the tokens that stand for bytes of the same character."""
+    """Return the last of the tokens that represent bytes of the same character."""
     start = encoding.token_to_chars(token)[0]
     while token + 1 < len(encoding.ids) and encoding.token_to_chars(token + 1)[0] == start:
         token += 1

@@ -71,7 +71,7 @@ class Renderer:
         rendering = self._guarded(conversation, add_generation_prompt)
         places = rendering.answers
         if not self._is_marked(conversation):
-            # A prompt has no answer to learn: its calls may stand anywhere.
+            # A prompt has no answer to learn: its calls may be anywhere.
             places = ((0, len(rendering.text)),)
             if not add_generation_prompt:
                 spans = assistant_spans(self._templated(conversation, rendering))

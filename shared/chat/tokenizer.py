@@ -46,7 +46,7 @@ class ChatTokenizer:
         return _good(result)
 
     def document(self, text: str) -> list[int]:
-        """Encode a text that stands for itself, from the tokenizer's start to the end of text."""
+        """Encode a text that is complete alone, from the tokenizer's start to the end of text."""
         (result,) = self.encoder.documents([text])
         return _good(result)
 

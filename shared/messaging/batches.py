@@ -190,7 +190,7 @@ class Batch:
         return BatchRecord(self.base_offset + offset_delta, time, int(is_log_time), key, value, headers), end
 
     def _stand_ins(self, first: int, fault: str) -> Iterator[BatchRecord]:
-        """Yield a record per offset that could not be read; beyond MAX_STAND_INS the last stands for the rest."""
+        """Yield a record per offset that could not be read; beyond MAX_STAND_INS the last represents the rest."""
         one_by_one = min(self.next_offset, first + MAX_STAND_INS - 1)
         for offset in range(first, one_by_one):
             yield _stand_in(offset, self._raw if offset == first else b"", fault)

@@ -140,7 +140,7 @@ class Consumer:
         self._parked_in_a_row = 0
 
     def on(self, topic: str, message: type[Message], handler: Handler) -> None:
-        """Register the handler of a type on a topic, or on those that OF_EVERY_TENANT stands for."""
+        """Register the handler of a type on a topic, or on all topics that OF_EVERY_TENANT means."""
         if (topic, message.type) in self._handlers:
             raise ValueError(f"{self._service}: two handlers of {message.type} on {topic}")
         self._handlers[topic, message.type] = handler

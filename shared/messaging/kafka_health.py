@@ -1,4 +1,4 @@
-"""Checks that tell an unavailable Kafka, which is waited for, from one that answers while a client is stuck."""
+"""Checks whether Kafka is unavailable, which is waited for, or answers while a client is stuck."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -330,7 +330,7 @@ async def _enqueue_batch(
 
 
 async def _retry_send(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Retry without a limit: the caller's timeout tells whether Kafka is unavailable or takes no records."""
+    """Retry without a limit: the caller's timeout shows whether Kafka is unavailable or takes no records."""
     while True:
         try:
             return await ask()

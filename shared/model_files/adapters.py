@@ -1,4 +1,4 @@
-"""Whether files are a plain LoRA adapter: pairs of matrices, and no option that changes what they mean."""
+"""Check that files are a plain LoRA adapter: pairs of matrices, and no option that changes what they mean."""
 
 import math
 import re
@@ -60,7 +60,7 @@ _MATRIX_NAME = re.compile(r"base_model\.model\.(?P<module>[A-Za-z0-9_.]+)\.lora_
 
 
 def check_adapter(directory: Path, base: Shapes, *, rank: int) -> None:
-    """Raises BadModel unless the directory holds a plain LoRA adapter of this rank and base model, and no more."""
+    """Raise BadModel unless the directory holds a plain LoRA adapter of this rank and base model, and no more."""
     names = sorted(path.name for path in directory.iterdir())
     if names != [ADAPTER_CONFIG, ADAPTER_WEIGHTS]:
         raise BadModel(
@@ -108,7 +108,7 @@ def _bad_option(name: str, value: Any, expected: str) -> BadModel:
 
 
 def _check_matrices(tensors: Sequence[Tensor], base: Shapes, rank: int) -> None:
-    """Each tensor is half of a pair that fits a matrix of the base model."""
+    """Raise BadModel unless each tensor is half of a pair that fits a matrix of the base model."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for tensor in tensors:
         match = _MATRIX_NAME.fullmatch(tensor.name)

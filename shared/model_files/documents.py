@@ -11,7 +11,7 @@ MAX_JSON_BYTES = 64 * 1024 * 1024
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The content of a configuration that names no code to run. Raises BadModel."""
+    """Return the content of a configuration that names no code to run. Raises BadModel."""
     config = read_object(path)
     if "auto_map" in config:
         raise BadModel(
@@ -21,7 +21,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def read_object(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-    """The JSON object in a file. Raises BadModel."""
+    """Return the JSON object in a file. Raises BadModel."""
     try:
         content = json.loads(read_bounded(path, max_bytes=max_bytes))
     except (ValueError, RecursionError) as error:
@@ -32,7 +32,7 @@ def read_object(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any
 
 
 def read_bounded(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The bytes of a file that is read as a whole. Raises BadModel."""
+    """Return the bytes of a file that is read as a whole. Raises BadModel."""
     if (size := path.stat().st_size) > max_bytes:
         raise BadModel(f"{path.name}: found {size} bytes, expected at most {max_bytes}")
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Whether a directory is a base model, or a full model of one: no code, no pickle, each tensor once."""
+"""Check that a directory is a base model, or a full model of one: no code, no pickle, each tensor once."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ MODEL_SUFFIXES = frozenset({WEIGHTS_SUFFIX, ".json", ".jinja", ".model", ".txt"}
 
 
 def read_base(directory: Path) -> tuple[Tensor, ...]:
-    """The tensors of a base model that was fetched from S3. Raises BadModel."""
+    """Return the tensors of a base model that was fetched from S3. Raises BadModel."""
     _require_plain_files(directory)
     names = sorted(path.name for path in directory.iterdir())
     for name in names:
@@ -35,7 +35,7 @@ def read_base(directory: Path) -> tuple[Tensor, ...]:
 
 
 def read_shards(directory: Path, names: Iterable[str]) -> tuple[Tensor, ...]:
-    """The tensors of the files of these names, each in one file, the index's if there is one. Raises BadModel."""
+    """Return the tensors of these files, each in one file, the index's if there is one. Raises BadModel."""
     shards = {
         name: read_tensors(directory / name, dtypes=BASE_DTYPES)
         for name in names
@@ -55,7 +55,7 @@ def read_shards(directory: Path, names: Iterable[str]) -> tuple[Tensor, ...]:
 
 
 def check_full(directory: Path, base: Shapes, base_digests: Mapping[str, str]) -> None:
-    """Raises BadModel unless a full model is its weights, and the base model's other files byte for byte.
+    """Raise BadModel unless a full model is its weights, and the base model's other files byte for byte.
 
     base_digests: sha256 of the base model's files.
     """
@@ -72,7 +72,7 @@ def check_full(directory: Path, base: Shapes, base_digests: Mapping[str, str]) -
 
 
 def digests_beside_weights(directory: Path) -> dict[str, str]:
-    """The sha256 of each file of a model but for its weights."""
+    """Return the sha256 of each file of a model but for its weights."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*"))
@@ -87,7 +87,10 @@ def _require_plain_files(directory: Path) -> None:
 
 
 def _check_index(index: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    """files: name of each tensor -> the file that holds it."""
+    """Raise BadModel unless the index names for each tensor the file that holds it.
+
+    files: name of each tensor -> the file that holds it.
+    """
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict):
         raise BadModel(f"{INDEX}: weight_map is missing")

@@ -1,4 +1,4 @@
-"""Read the headers of safetensors files, and whether all values are finite.
+"""Read the headers of safetensors files, and check that all values are finite.
 
 safetensors' own reader refuses gaps, overlaps, missing and trailing bytes, and sizes that do not follow from shapes.
 The bounds, and the refusal of names that appear twice, are added here.
@@ -29,13 +29,13 @@ _EXPONENTS: Mapping[str, np.unsignedinteger[Any]] = {
     "BF16": np.uint16(0x7F80),
 }
 TRAINED_DTYPES = frozenset(_EXPONENTS)
-"""What our own training writes."""
+"""Types of the values that our own training writes."""
 BASE_DTYPES = TRAINED_DTYPES | {"F64", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U8", "BOOL"}
 
 _ENTRY = {"dtype", "shape", "data_offsets"}
 
 Shapes = Mapping[str, Sequence[int]]
-"""Of a base model's tensors, by name."""
+"""Shapes of a base model's tensors, by name."""
 
 
 class BadModel(Rejected):
@@ -62,7 +62,7 @@ def shapes_of(tensors: Iterable[Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def read_tensors(path: Path, *, dtypes: frozenset[str]) -> tuple[Tensor, ...]:
-    """The tensors of a safetensors file in the order of their bytes; no value is read. Raises BadModel."""
+    """Return the tensors of a safetensors file in the order of their bytes; no value is read. Raises BadModel."""
     entries = _header_entries(path)
     if not 1 <= len(entries) <= MAX_TENSORS:
         raise BadModel(f"{path.name}: {len(entries)} tensors, expected 1 to {MAX_TENSORS}")
@@ -89,7 +89,7 @@ def read_tensors(path: Path, *, dtypes: frozenset[str]) -> tuple[Tensor, ...]:
 
 
 def _header_entries(path: Path) -> dict[str, Any]:
-    """What the header says of each tensor, with what safetensors' reader lets pass."""
+    """Return what the header says of each tensor. Raises BadModel, for names that appear twice too."""
     size = path.stat().st_size
     limit = max(0, min(MAX_HEADER_BYTES, size - LENGTH_BYTES))
     with path.open("rb") as file:
@@ -116,7 +116,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def require_finite(directory: Path) -> None:
-    """Raises NotFinite where a trained weight is infinite or not a number; BadModel."""
+    """Raise NotFinite where a trained weight is infinite or not a number; BadModel."""
     for path in sorted(directory.glob("*.safetensors")):
         tensors = read_tensors(path, dtypes=TRAINED_DTYPES)
         with path.open("rb") as file:

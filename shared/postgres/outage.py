@@ -1,4 +1,4 @@
-"""Checks that tell an unavailable Postgres, which is waited for, from one that only fails for one statement."""
+"""Checks whether Postgres is unavailable, which is waited for, or only fails for one statement."""
 
 import asyncio
 import time

@@ -42,16 +42,16 @@ class Columns:
         return ", ".join(f"{column} = excluded.{column}" for column in self._fields)
 
     def parameters(self, first: int = 1) -> str:
-        """The placeholders of a VALUES or ROW, from `$first` on."""
+        """Return the placeholders of a VALUES or ROW, from `$first` on."""
         return ", ".join(f"${number}" for number in range(first, first + len(self._fields)))
 
     def values(self, thing: object) -> list[Any]:
-        """The arguments to bind: scalars as they are, anything else as jsonb and arrays take it."""
+        """Return the arguments to bind: scalars as they are, anything else as jsonb and arrays take it."""
         return [_value(thing, field) for field in self._fields.values()]
 
 
 def read(kind: type[T], row: Mapping[str, Any] | Record, **more: Any) -> T:
-    """The object that a row holds. `more` has the fields that no column has. Raises ValidationError."""
+    """Return the object that a row holds. `more` has the fields that no column has. Raises ValidationError."""
     fields: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = {}
     for name, value in row.items():

@@ -13,8 +13,9 @@ what needs bitsandbytes imports it afterwards."""
 
 @contextmanager
 def without_bitsandbytes(peft_layers: ModuleType) -> Iterator[None]:
-    """Within it PEFT puts adapters on layers without looking whether these have 4 bits, for which it would import
-    bitsandbytes: more than a second. `peft_layers` is `peft.tuners.lora.model`.
+    """Let PEFT put adapters on layers without looking whether these have 4 bits.
+
+    It would import bitsandbytes for that: more than a second. `peft_layers` is `peft.tuners.lora.model`.
     """
     names = ("is_bnb_available", "is_bnb_4bit_available")
     functions = {name: getattr(peft_layers, name) for name in names}
@@ -29,7 +30,7 @@ def without_bitsandbytes(peft_layers: ModuleType) -> Iterator[None]:
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
-    """Within it no garbage is collected and the unused packages count as not installed."""
+    """Collect no garbage and count the unused packages as not installed, for as long as the block runs."""
     absent = [package for package in UNUSED_BY_TEXT_MODELS if package not in sys.modules]
     collected = gc.isenabled()
     gc.disable()

@@ -48,7 +48,7 @@ async def start(
 
 
 class Detached:
-    """Starts processes that outlive us, each in a folder where its pid file stands for it."""
+    """Starts processes that outlive us, each in a folder where its pid file represents it."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()

@@ -137,7 +137,7 @@ class LocalBackend:
         )
 
     def _environment(self, node: Path, spec: AttemptSpec, index: int) -> Mapping[str, str]:
-        """What programs need, the operator's file for runners, and whose node this is."""
+        """Return what programs need, the operator's file for runners, and whose node this is."""
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._nodes_dir / "cache"),
@@ -189,7 +189,7 @@ class LocalBackend:
         self._remove_old_days()
 
     def _remove_old_days(self) -> None:
-        """No message is so old that it could ask for one of these names again."""
+        """Remove folders so old that no message could ask for one of their names again."""
         oldest = (utc_now() - self._logs_retention).date()
         for day in self._days():
             if date.fromisoformat(day.name) < oldest:
@@ -202,7 +202,10 @@ class LocalBackend:
 
 
 def _kill(identity: Identity | None, mark: str) -> list[int]:
-    """Pids of those that would not go. The session first: the mark is sought in what every process began with."""
+    """Kill the node's processes and return the pids of those that would not go.
+
+    The session is first: the mark is sought in what every process began with.
+    """
     if identity is not None:
         kill_all(identity.session, timeout_seconds=KILL_SECONDS)
     return kill_marked(mark, timeout_seconds=KILL_SECONDS)
@@ -213,7 +216,7 @@ def _mark(name: str, index: int) -> str:
 
 
 def _withdraw(node: Path) -> None:
-    """A runner without its grant ends itself, also where nothing else reaches it."""
+    """Take the node's grant away: a runner without one ends itself, also where nothing else reaches it."""
     (node / "grant").unlink(missing_ok=True)
 
 

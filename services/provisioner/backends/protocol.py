@@ -1,7 +1,7 @@
 """What the provisioner asks of a cluster backend, and what it answers. One contract suite runs on every backend.
 
 Names at the cluster backend are attempt names, so that nothing is created twice. Backends never start anything again
-by themselves: only the scheduler does, under a new attempt number and so a new name.
+on their own: only the scheduler does, under a new attempt number and so a new name.
 """
 
 import hashlib
@@ -16,6 +16,20 @@ from services.provisioner.model import node_id
 
 
 @dataclass(frozen=True)
+<<<<<<< HEAD
+=======
+class Caps:
+    gang: Literal["native", "barrier"]
+    """`barrier`: members start one by one, and training waits until all have reported."""
+    notice: Literal["push", "poll", "none"]
+    """How the backend announces that a node will be taken back."""
+    grants: bool
+    """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where they cannot, they end
+    themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
+
+
+@dataclass(frozen=True)
+>>>>>>> docc
 class AttemptSpec:
     name: str
     """`a-<job>-e<attempt>`, a DNS label of at most 52 characters."""
@@ -32,11 +46,11 @@ class AttemptSpec:
 
     @property
     def digest(self) -> str:
-        """Equal names must have equal digests."""
+        """sha256 of all fields: equal names must have equal digests."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def node_env(self, index: int) -> Mapping[str, str]:
-        """From what a runner knows whose node it is."""
+        """Return the variables from which a runner knows whose node it is."""
         return {
             "RUNNER_JOB_ID": self.job_id,
             "RUNNER_TENANT": self.tenant,
@@ -60,7 +74,7 @@ class Member:
     index: int
     state: MemberState
     exit_code: int | None = None
-    """Of its runner; None while it runs, and where nobody saw it end: the node is lost."""
+    """Exit code of its runner; None while it runs, and where nobody saw it end: the node is lost."""
     notice_deadline: datetime | None = None
     """The backend will end it then."""
 
@@ -81,16 +95,17 @@ class BackendFailed(Exception):
 
 class Backend(Protocol):
     async def create(self, spec: AttemptSpec) -> None:
-        """Have all nodes of the attempt. Calling it again is success; SpecConflict if it cannot be."""
+        """Have all nodes of the attempt. Calling it again is success. Raises SpecConflict if it cannot be."""
 
     async def observe(self, name: str) -> Observation | None:
-        """None: the backend does not know the name, which says nothing about its runners."""
+        """Return what the backend has of the attempt. None: it does not know the name, which says nothing about its
+        runners."""
 
     async def list_owned(self) -> list[Observation]:
-        """All that the backend has of this installation; what no attempt accounts for is an orphan."""
+        """Return all that the backend has of this installation; what no attempt accounts for is an orphan."""
 
     def watch(self) -> AsyncIterator[Observation]:
-        """Observations as they change, and all of them at the beginning and now and then; without end."""
+        """Yield observations as they change, and all of them at the beginning and now and then; without end."""
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         """Notify the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""
@@ -99,11 +114,11 @@ class Backend(Protocol):
         """Withdraw the node's grant, then end it at once, with all its processes."""
 
     async def stop(self, name: str, grace_seconds: float) -> None:
-        """Ask all nodes to end, wait, withdraw all grants, end the nodes. Also of an unknown name, which can then
-        not be created.
+        """Ask all nodes to end, wait, withdraw all grants, end the nodes. This also takes an unknown name, which can
+        then not be created.
 
-        Returns once none of their processes runs: only then may another attempt train. A backend that cannot see
-        that returns when a runner without its grant must have ended itself.
+        Returns once none of their processes runs: only then may another attempt train. A backend that cannot see that
+        returns when a runner without its grant must have ended itself.
         """
 
     async def forget(self, name: str) -> None:

@@ -40,7 +40,7 @@ class Cluster:
     backend: Backend
 
     async def create(self, task: CreateNodes) -> bool:
-        """Whether the backend has nodes of the attempt. One that is stopped meanwhile is never created."""
+        """Create the nodes unless the attempt was stopped; return whether the backend has nodes of it."""
         async with self.service.unit() as unit:
             attempt, now = await _get(unit, task), unit.now
         if not decide.is_wanted(attempt):
@@ -80,7 +80,7 @@ class Cluster:
         await self.backend.end(task.name, task.index)
 
     async def again(self, task: BackendTask, error: Exception, unit: Unit) -> None:
-        """What is asked for must happen in the end, or nodes leak: the backend is asked again."""
+        """Ask the backend again: what is asked for must happen in the end, or nodes leak."""
         log.error("backend does not answer", task=type(task).__name__, name=task.name, error=str(error))
         await unit.start_task(task)
 
@@ -114,7 +114,7 @@ class Cluster:
 
 
 async def nothing(task: BackendTask, result: None, unit: Unit) -> None:
-    """The watch sees what comes of it."""
+    """Do nothing: the watch sees what comes of it."""
 
 
 def _spec(task: CreateNodes) -> AttemptSpec:

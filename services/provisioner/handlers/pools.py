@@ -19,7 +19,7 @@ class Pools:
     file: Path
 
     async def read(self) -> None:
-        """At start: the pools of the file, then what each has, for whoever plans with it."""
+        """Read the pools of the file at start, and announce what each has, for whoever plans with it."""
         configured_pools = parse_pools(self.file.read_text())
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)

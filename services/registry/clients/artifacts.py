@@ -22,7 +22,7 @@ class ArtifactCopies:
         self._scratch = scratch
 
     async def copy(self, artifact: Artifact, shapes: Shapes | None) -> str:
-        """The digest under which the model's files lie now. `shapes`: of the base model's tensors.
+        """Copy the model's files to `models/<digest>` and return the digest. `shapes`: of the base model's tensors.
 
         Raises: BadModel, CorruptObject, StorageUnavailable, KeyError (a part is missing).
         """

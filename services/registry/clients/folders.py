@@ -23,7 +23,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one base model's files."""
+    """How many files one base model may have, and how large they may be, each and together."""
 
     files: int
     file_bytes: int
@@ -31,12 +31,12 @@ class Limits:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a base model may be made of a file of that name."""
+    """Return whether a base model may be made of a file of that name."""
     return "/" not in name and PurePath(name).suffix.lower() in MODEL_SUFFIXES
 
 
 def require_importable(directory: Path, limits: Limits) -> None:
-    """Raises BadBaseModel where something in it is neither a regular file nor a directory, or too large.
+    """Raise BadBaseModel where something in it is neither a regular file nor a directory, or too large.
 
     Directories below it are left behind, as files of other suffixes are.
     """
@@ -52,7 +52,7 @@ def require_importable(directory: Path, limits: Limits) -> None:
 
 
 def require_bounded(where: str, sizes: Mapping[str, int], limits: Limits) -> None:
-    """Raises BadBaseModel where the files, those that are left behind not counted, are too many or too large."""
+    """Raise BadBaseModel where the files, those that are left behind not counted, are too many or too large."""
     kept = {name: size for name, size in sizes.items() if is_kept(name)}
     _require_count(where, len(kept), limits)
     for name, size in sorted(kept.items()):

@@ -11,7 +11,7 @@ from services.registry.model import Inspection
 
 class Inspector(Protocol):
     async def __call__(self, directory: Path) -> Inspection:
-        """What transformers makes of the files. Raises BadBaseModel."""
+        """Return what transformers makes of the files. Raises BadBaseModel."""
 
 
 LIMIT = timedelta(minutes=5)
@@ -19,7 +19,7 @@ LIMIT = timedelta(minutes=5)
 
 
 async def inspect(directory: Path, *, limit: timedelta = LIMIT) -> Inspection:
-    """Raises BadBaseModel where it takes too long; NoVerdict."""
+    """Inspect the directory in a process of its own. Raises BadBaseModel where it takes too long; NoVerdict."""
     try:
         return await answer_of("services.registry.inspection", directory, Inspection, limit=limit)
     except TimeoutError:

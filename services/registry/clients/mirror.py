@@ -34,7 +34,7 @@ class Mirrored:
     """Where this registration came from; the manifest keeps where the first one did."""
     tensors: tuple[Tensor, ...]
     capabilities: BaseCapabilities
-    """As they are found now; the manifest keeps what was found at the first registration."""
+    """Capabilities as they are found now; the manifest keeps what was found at the first registration."""
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -54,7 +54,7 @@ class BaseModelMirror:
     async def mirror(
         self, name: str, source: DirectorySource | HubSource, training_template: str | None = None
     ) -> Mirrored:
-        """Raises BadBaseModel, BadModel, NoVerdict, or an error of the store or the hub."""
+        """Mirror the files, checked. Raises BadBaseModel, BadModel, NoVerdict, or an error of the store or hub."""
         if isinstance(source, DirectorySource):
             await asyncio.to_thread(require_importable, Path(source.path), self._limits)
             if training_template is None:
@@ -70,7 +70,7 @@ class BaseModelMirror:
             await asyncio.to_thread(shutil.rmtree, into)
 
     def _gather(self, source: DirectorySource | HubSource, into: Path) -> str:
-        """The model's files in a directory of ours; where they came from."""
+        """Gather the model's files in a directory of ours, and return where they came from."""
         if isinstance(source, DirectorySource):
             _link_files(Path(source.path), into)
             return source.kind
@@ -105,7 +105,7 @@ class BaseModelMirror:
 
 
 def describe(directory: Path, name: str, source: str) -> tuple[BaseModelManifest, tuple[Tensor, ...]]:
-    """Check a model's directory; its manifest and the tensors of its files. Reads every byte.
+    """Check a model's directory; return its manifest and the tensors of its files. Reads every byte.
 
     Raises: BadBaseModel, BadModel.
     """

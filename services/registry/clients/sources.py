@@ -19,7 +19,7 @@ MOMENTARY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS,
 
 class Hub(Protocol):
     def sizes(self, repository: str, commit: str) -> Mapping[str, int]:
-        """Bytes of each file that `download` would fetch. Blocks. Raises HubUnavailable."""
+        """Return the bytes of each file that `download` would fetch. Blocks. Raises HubUnavailable."""
 
     def download(self, repository: str, commit: str, into: Path) -> None:
         """Fetch the files that a base model is made of. Blocks. Raises HubUnavailable."""
@@ -67,13 +67,13 @@ class HuggingFaceHub:
 
     @property
     def _secret(self) -> str | Literal[False]:
-        """False: not even one that somebody logged in with on this machine."""
+        """The token for the hub; False without one: not even one that somebody logged in with here is sent."""
         return self._token.get_secret_value() if self._token else False
 
 
 @contextmanager
 def _hub_absence(repository: str) -> Iterator[None]:
-    """Raises HubUnavailable where an error says nothing about the repository."""
+    """Raise HubUnavailable where an error says nothing about the repository."""
     try:
         yield
     except Exception as error:
@@ -83,7 +83,7 @@ def _hub_absence(repository: str) -> Iterator[None]:
 
 
 def _is_away(error: BaseException | None) -> bool:
-    """Errors of the line are often the cause of another one, about a file that is not in a cache."""
+    """Return whether the hub or the line failed, often as the cause of an error about a file not in a cache."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -12,7 +12,7 @@ LIMIT = timedelta(minutes=2)
 
 
 async def require_same_text(directory: Path, *, limit: timedelta = LIMIT) -> None:
-    """Raises BadBaseModel where the two templates in `directory` make different texts; NoVerdict."""
+    """Raise BadBaseModel where the two templates in `directory` make different texts; NoVerdict."""
     try:
         answer = await answer_of("shared.chat.probes", directory, Comparison, limit=limit)
     except TimeoutError:

@@ -44,7 +44,7 @@ class BadBaseModel(Rejected):
 
 
 def choose_files(names: Sequence[str]) -> tuple[str, ...]:
-    """The files to mirror. Raises BadBaseModel on code, on other weight formats, and where one is missing."""
+    """Return the files to mirror. Raises BadBaseModel on code, on other weight formats, and where one is missing."""
     for name in sorted(names):
         suffix = PurePath(name).suffix.lower()
         if suffix in CODE_SUFFIXES:
@@ -64,7 +64,7 @@ def choose_files(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def context_tokens(config: Mapping[str, Any]) -> int:
-    """Tokens that the model can attend to. Raises BadBaseModel."""
+    """Return how many tokens the model can attend to. Raises BadBaseModel."""
     nested = config.get("text_config")
     for source in (config, nested if isinstance(nested, dict) else {}):
         for field in CONTEXT_FIELDS:
@@ -74,7 +74,7 @@ def context_tokens(config: Mapping[str, Any]) -> int:
 
 
 def template_sha256(template: bytes | None, tokenizer_config: Mapping[str, Any]) -> str:
-    """sha256 of the chat template's text; NO_TEMPLATE_SHA256 where there is none. Raises BadBaseModel."""
+    """Return sha256 of the chat template's text; NO_TEMPLATE_SHA256 where there is none. Raises BadBaseModel."""
     if template is None and tokenizer_config.get("chat_template") is None:
         return NO_TEMPLATE_SHA256
     text = template if template is not None else _configured_template(tokenizer_config)
@@ -84,7 +84,7 @@ def template_sha256(template: bytes | None, tokenizer_config: Mapping[str, Any])
 
 
 def training_sha256(template: bytes | None) -> str | None:
-    """sha256 of the training template's text, where there is one. Raises BadBaseModel where it marks nothing."""
+    """Return sha256 of the training template's text; None without one. Raises BadBaseModel where it marks nothing."""
     if template is None:
         return None
     try:
@@ -112,11 +112,11 @@ def _configured_template(tokenizer_config: Mapping[str, Any]) -> bytes:
 class Registration:
     events: tuple[Message, ...]
     stale_sha: str | None = None
-    """Of the files that the name does not point to any more."""
+    """Digest of the files that the name no longer points to; None where it pointed to no others."""
 
 
 def register(new: BaseModel, previous: BaseModel | None) -> Registration:
-    """The name points to `new` from now on."""
+    """Point the name to `new` from now on, and report adapters on other files as stale."""
     if previous is None or previous.base_sha == new.base_sha:
         return Registration((_registered(new),))
     stale = AdaptersStale(base_model=new.name, stale_sha=previous.base_sha, new_sha=new.base_sha)
@@ -124,7 +124,7 @@ def register(new: BaseModel, previous: BaseModel | None) -> Registration:
 
 
 def withdraw(slot: Slot, base: BaseModel, stale_sha: str) -> slots.SlotDecision:
-    """It serves a version on files that the base model's name does not point to any more."""
+    """Withdraw the slot: it serves a version on files that the base model's name no longer points to."""
     reason = f"base model {base.name} changed from {stale_sha[:12]} to {base.base_sha[:12]}"
     return slots.withdraw(slot, reason=reason)
 

@@ -16,7 +16,7 @@ SHOWN = 3
 
 
 def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapabilities:
-    """Raises BadBaseModel for files that make no model.
+    """Return what a base model can do. Raises BadBaseModel for files that make no model.
 
     tensors: those in the files.
     """
@@ -49,7 +49,7 @@ def capabilities(inspection: Inspection, tensors: Sequence[Tensor]) -> BaseCapab
 
 
 def _refusal(method: Method, inspection: Inspection, shapes: Shapes) -> str:
-    """Why the base cannot be trained with the method; empty where it can."""
+    """Return why the base cannot be trained with the method; empty where it can."""
     return _of_any_method(inspection) or (
         _of_adapters(inspection, shapes) if method is Method.LORA else _of_weights(inspection, shapes)
     )
@@ -89,7 +89,7 @@ def _of_weights(inspection: Inspection, shapes: Shapes) -> str:
 
 
 def _main_dtype(tensors: Sequence[Tensor]) -> str:
-    """Of most values."""
+    """Return the type that most values have; empty without tensors."""
     values: Counter[str] = Counter()
     for tensor in tensors:
         values[tensor.dtype] += tensor.numel

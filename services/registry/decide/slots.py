@@ -17,7 +17,7 @@ class SlotDecision:
 
 
 def approve(slot: Slot, version: Version, *, job_id: str | None) -> SlotDecision:
-    """The slot shall serve this version. `job_id`: the job that waits for it."""
+    """Let the slot serve this version. `job_id`: the job that waits for it."""
     assert version.eval_id is not None, f"{version.model_id} has no evaluation"
     assert version.tenant == slot.tenant, f"slot {slot.name} is {slot.tenant}'s, not {version.tenant}'s"
     approved = slot.approve(version)
@@ -46,7 +46,7 @@ def withdraw(slot: Slot, *, reason: str) -> SlotDecision:
 
 
 def deploy(slot: Slot, version: Version, *, base_models: Sequence[str]) -> SlotDecision:
-    """A person asks for it. `version` is gated and current. Raises Refused."""
+    """Let the slot serve a version as a person asks. `version` is gated and current. Raises Refused."""
     if slot.name in base_models:
         raise Refused("slot_taken", f"slot {slot.name!r} is the name of a base model", param="slot")
     if slot.name != version.full_name:
@@ -79,14 +79,14 @@ def _require_alias(slot: Slot, version: Version) -> None:
 
 
 def undeploy(slot: Slot) -> SlotDecision:
-    """Raises Refused where the slot serves nothing."""
+    """Withdraw what the slot serves. Raises Refused where it serves nothing."""
     if slot.desired is None:
         raise Refused("not_deployed", f"slot {slot.name!r} serves nothing", param="slot")
     return withdraw(slot, reason="asked for")
 
 
 def roll_back(slot: Slot, servable: Mapping[str, Version]) -> SlotDecision:
-    """Back to the digest that the slot served before. Raises Refused.
+    """Return to the digest that the slot served before. Raises Refused.
 
     `servable`: the versions of the slot's history that may be served now, by id.
     """
@@ -117,7 +117,7 @@ def on_failed(slot: Slot, failed: DeploymentFailed, servable: Mapping[str, Versi
 
 
 def _last_good(slot: Slot, servable: Mapping[str, Version]) -> Generation | None:
-    """The newest generation that was served and whose digest has not failed since."""
+    """Return the newest generation that was served and whose digest has not failed since."""
     failed_since: set[str | None] = set()
     for known in reversed(slot.generations):
         if known.outcome is Outcome.FAILED:
@@ -129,7 +129,10 @@ def _last_good(slot: Slot, servable: Mapping[str, Version]) -> Generation | None
 
 
 def _may_take(slot: Slot, earlier: Generation, servable: Mapping[str, Version]) -> bool:
-    """An alias needs a version in production still: one that failed since and passed again is in staging."""
+    """Return whether the slot may serve it again: an alias needs a version that is in production still.
+
+    One that failed since and passed again is in staging.
+    """
     version = servable.get(str(earlier.model_id))
     return version is not None and (slot.name == version.full_name or version.may_take_alias)
 

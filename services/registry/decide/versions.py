@@ -34,7 +34,7 @@ class Decision:
 def register(
     artifact: Artifact, *, digest: str, cancelled: bool, training_template_sha256: str | None = None
 ) -> Decision:
-    """A verified copy of the artifact is at `models/<digest>`.
+    """Make a version of an artifact of which a verified copy is at `models/<digest>`.
 
     training_template_sha256: of its base model.
     """
@@ -64,9 +64,10 @@ def register(
 def artifact_of_checkpoint(
     command: RegisterArtifact, bundle: BundleRef, job_versions: Sequence[Version]
 ) -> Artifact:
-    """Of another checkpoint of the job that has made these versions. Nobody waits for it, so nothing deploys it.
+    """Return the artifact of another checkpoint of the job that has made these versions.
 
-    Raises Refused where the job is not the tenant's, has made none, or one of this checkpoint.
+    Nobody waits for it, so nothing deploys it. Raises Refused where the job is not the tenant's, has made no version,
+    or one of this checkpoint already.
     """
     own = [version for version in job_versions if version.tenant == command.tenant]
     artifact = next((version.artifact for version in own if version.artifact is not None), None)
@@ -85,7 +86,7 @@ def artifact_of_checkpoint(
 
 
 def _of_stage(artifact: Artifact, bundle: BundleRef) -> dict[str, object]:
-    """Lineage of a checkpoint of a job with stages: no later one than its own has trained it."""
+    """Return the lineage of a checkpoint of a job with stages: no later stage than its own has trained it."""
     trained: list[StagePlan] = []
     for stage in artifact.stages:
         trained.append(stage)
@@ -98,7 +99,7 @@ def _of_stage(artifact: Artifact, bundle: BundleRef) -> dict[str, object]:
 
 
 def same_weights(version: Version) -> PromotionRefused:
-    """`version`: of a checkpoint whose weights are, byte for byte, those of a version of its job."""
+    """Refuse `version`, of a checkpoint whose weights are, byte for byte, those of a version that its job has."""
     checkpoint = f"step {version.bundle.step} of attempt {version.bundle.attempt}"
     return _refused(
         version, "registered", f"{checkpoint} has the weights of {_name(version)}, and is that one"
@@ -106,7 +107,7 @@ def same_weights(version: Version) -> PromotionRefused:
 
 
 def refuse_artifact(artifact: Artifact, *, reason: str) -> PromotionRefused:
-    """There is no version: the artifact could not be copied or is not what it should be."""
+    """Report that there is no version: the artifact could not be copied or is not what it should be."""
     return PromotionRefused(
         job_id=artifact.job_id, tenant=artifact.tenant, model_id=None, code="artifact", message=reason
     )
@@ -130,7 +131,7 @@ def on_eval_passed(version: Version, slot: Slot, passed: EvalPassed, *, current_
 
 
 def on_eval_failed(version: Version, serving: Sequence[Slot], failed: EvalFailed) -> Decision:
-    """Back to `dev`, and every slot that serves it is emptied. `serving`: those slots."""
+    """Return the version to `dev`, and empty every slot that serves it. `serving`: those slots."""
     if _is_outdated(version, failed):
         return Decision(version)
     known = replace(version, verdict=_verdict_of(failed, "failed", failed.reason))
@@ -170,7 +171,7 @@ def promote(version: Version, command: PromoteModel, *, current_sha: str | None)
 
 
 def _approval_of(version: Version, command: PromoteModel) -> Approval:
-    """Raises Refused where nothing shows a gain, and nobody answers for that with a reason."""
+    """Return the approval. Raises Refused where nothing shows a gain, and nobody answers for that with a reason."""
     if version.has_holdout:
         return Approval(command.approved_by, command.reason)
     if not command.accept_without_holdout:
@@ -229,7 +230,7 @@ def require_current(version: Version, current_sha: str | None) -> None:
 
 
 def gate_summary(verdict: Verdict) -> str:
-    """Which check did not pass, with its numbers: `failed evaluation ev-1 at safety: …`."""
+    """Say which checks did not pass, with their numbers: `failed in evaluation ev-1: check safety failed (…)`."""
     summaries = "; ".join(_check_summary(check) for check in verdict.checks if _decides(check))
     return f"{verdict.outcome} in evaluation {verdict.eval_id}: {summaries or verdict.reason or 'no check was run'}"
 
@@ -248,7 +249,7 @@ def _newest(version: Version) -> Verdict:
 
 
 def _is_outdated(version: Version, event: EvalPassed | EvalFailed | EvalInconclusive) -> bool:
-    """Verdicts of one version have different keys, so that an older one may come later."""
+    """Return whether a newer verdict is known: they have different keys, so an older one may come later."""
     return version.verdict is not None and event.number < version.verdict.number
 
 

@@ -74,11 +74,11 @@ async def imported(task: ImportBaseModel, mirrored: Mirrored, unit: Unit) -> Non
 
 
 async def nothing_outside(task: WithdrawStale) -> None:
-    """All that it does is in the transaction that ends it."""
+    """Do nothing: all that the task does is in the transaction that ends it."""
 
 
 async def withdraw(task: WithdrawStale, _: None, unit: Unit) -> None:
-    """One batch, until none is left or the name points to those files again."""
+    """Withdraw one batch, until none is left or the name points to those files again."""
     base = await store.find_base_model(unit.conn, task.base_model)
     if base is None or base.base_sha == task.stale_sha:
         return

@@ -67,7 +67,7 @@ async def failed(event: DeploymentFailed, unit: Unit) -> None:
 
 
 async def _of_tenant(unit: Unit, tenant: str, name: str) -> Slot:
-    """Another tenant's slot is as unknown as one that never was. Raises Refused."""
+    """Return the tenant's slot. Raises Refused: another tenant's is as unknown as one that never was."""
     slot = await store.find_slot(unit.conn, tenant, name)
     if slot is None:
         raise Refused("unknown_slot", f"tenant {tenant} has no slot {name!r}", param="slot")

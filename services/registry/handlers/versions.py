@@ -55,7 +55,7 @@ async def evaluating(event: JobEvaluating, unit: Unit) -> None:
 
 
 async def cancelled(event: JobCancelled, unit: Unit) -> None:
-    """Also of a job whose model is copied, registered or in the gate already."""
+    """Keep the job's model from being deployed, also where it is copied, registered or in the gate already."""
     await store.stop_auto_deploy(unit.conn, event.job_id)
     if event.artifact is not None:
         task = CopyArtifact(tenant=event.tenant, artifact=event.artifact, cancelled=True)
@@ -63,8 +63,9 @@ async def cancelled(event: JobCancelled, unit: Unit) -> None:
 
 
 async def register_artifact(command: RegisterArtifact, unit: Unit) -> None:
-    """An operator repaired what the copy failed by, or a person asked for another checkpoint. The version is a job's
-    like any other, in `dev`.
+    """Copy an artifact again after an operator's repair, or copy another checkpoint that a person asked for.
+
+    The version is a job's like any other, in `dev`.
     """
     if command.bundle is not None:
         job_versions = await store.versions_of_job(unit.conn, command.job_id)
@@ -148,7 +149,7 @@ async def not_available(command: ExportModel | DeleteModel, unit: Unit) -> None:
 
 
 async def of_tenant(unit: Unit, tenant: str, name: str) -> Version:
-    """A version by id or full name. Another tenant's is as unknown as one that never was. Raises Refused."""
+    """Return a version by id or full name. Raises Refused: another tenant's is as unknown as one that never was."""
     version = await store.find_version_of(unit.conn, tenant, name)
     if version is None:
         raise Refused("unknown_model", f"tenant {tenant} has no model {name!r}", param="model_id")

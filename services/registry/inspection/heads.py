@@ -9,12 +9,12 @@ from schemas.capabilities import LossForm
 
 NUM_LOGITS = 8
 SPREAD = 100.0
-"""Of the hidden states: large enough that a cap of 30 changes the logits."""
+"""Factor of the hidden states: large enough that a cap of 30 changes the logits."""
 TOLERANCE = 1e-4
 
 
 class _Hidden(nn.Module):
-    """Stands for the model within the model: whatever it is asked, its last hidden states are these."""
+    """Takes the place of the model within the model: whatever it is asked, its last hidden states are these."""
 
     def __init__(self, hidden: Tensor) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class _Output:
         self.last_hidden_state = last_hidden_state
 
     def __getattr__(self, name: str) -> None:
-        """Caches, attentions and router logits, which nobody asked for."""
+        """Give None for caches, attentions and router logits, which nobody asked for."""
 
     def __getitem__(self, place: int) -> Tensor:
         return self.last_hidden_state
 
 
 def head_makes(model: Any, form: LossForm) -> bool:
-    """`model` is of no use afterwards."""
+    """Return whether the model makes its logits in this form. `model` is of no use afterwards."""
     generator = torch.Generator().manual_seed(0)
     size = model.get_output_embeddings().in_features
     hidden = torch.randn(1, 4, size, generator=generator) * SPREAD

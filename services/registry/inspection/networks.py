@@ -95,7 +95,7 @@ def _names_in(directory: Path) -> frozenset[str]:
 
 
 def _quantization(config: Any) -> str:
-    """How the weights are quantised, or nothing."""
+    """Return how the weights are quantised, or an empty text."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return ""
@@ -105,7 +105,10 @@ def _quantization(config: Any) -> str:
 
 
 def _cache_values_per_token(config: Any) -> int:
-    """Keys and values of all layers that attend to what came before; windows and shared layers are not taken off."""
+    """Return how many values of keys and values a token adds, over all layers that attend to what came before.
+
+    Windows and shared layers are not taken off.
+    """
     kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
     num_layers = sum(kind in ("full_attention", "sliding_attention", "attention") for kind in kinds)
     if latent := getattr(config, "kv_lora_rank", None):

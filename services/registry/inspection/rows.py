@@ -10,7 +10,7 @@ from shared.chat.rendering import is_marked
 
 
 def rows_and_marks(directory: Path) -> dict[str, Any]:
-    """Fields of an Inspection."""
+    """Return the fields of an Inspection that are about rows and marked answers."""
     try:
         tokenizer = load_tokenizer(directory)
     except BadTokenizer as error:
@@ -19,7 +19,7 @@ def rows_and_marks(directory: Path) -> dict[str, Any]:
 
 
 def _rows(directory: Path, tokenizer: Any) -> dict[str, str]:
-    """Kinds of conversations, each with why no model could learn from it with this template; empty where it could."""
+    """Return why no model could learn from each kind of conversation with this template; empty where it could."""
     path = directory / TRAINING_TEMPLATE
     template = path.read_text() if path.is_file() else None
     refused = problems(tokenizer, end_tokens(directory, tokenizer), template)
