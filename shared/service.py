@@ -399,10 +399,10 @@ class Service:
         ]
 
     def _obey_parked_commands(self) -> None:
-        desk = ParkedCommands(self.name, self.database, self._consumer)
-        self.on(ReplayParked, desk.replay)
-        self.on(DropParked, desk.drop)
-        self.on_task(ReplayTask, work=desk.work, done=desk.done, failed=desk.failed)
+        commands = ParkedCommands(self.name, self.database, self._consumer)
+        self.on(ReplayParked, commands.replay)
+        self.on(DropParked, commands.drop)
+        self.on_task(ReplayTask, work=commands.work, done=commands.done, failed=commands.failed)
 
     def _subscribe(self) -> None:
         timing = self.settings.timing

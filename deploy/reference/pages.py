@@ -92,7 +92,7 @@ def _job() -> str:
     names = [name for name in _names(*JOB) if name not in _names(*POLICIES)]
     page = _page(
         "Job specification",
-        "`POST /v1/fine_tuning/jobs` takes a [CreateJob](#createjob); what OpenAI's API has no word for stands under"
+        "`POST /v1/fine_tuning/jobs` takes a [CreateJob](#createjob); what OpenAI's API has no word for is under"
         f" `retune`. Over Kafka, {SubmitJob.type} carries a [JobSpec](#jobspec) and {SubmitDataset.type} a"
         " [DatasetSpec](#datasetspec). Unknown fields are refused.",
         _sections(_models(JOB), names),
@@ -293,7 +293,7 @@ def _messages() -> str:
     origins = (_origin(messages[name]) for name in sorted(messages))
     return _page(
         "Messages",
-        "Every command and fact with its fields; the parts that several share stand at the end. A record's value is"
+        "Every command and fact with its fields; the parts that several share are at the end. A record's value is"
         " the JSON of these fields, its headers are CloudEvents attributes (`ce_type` is `retune.<name>.v<version>`)."
         " Machine-readable: `schemas/json`, `schemas/avro`, one example of each in `schemas/samples`. Which topic"
         " carries what: [topics](topics.md).",

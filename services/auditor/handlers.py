@@ -66,7 +66,7 @@ class Reading:
             plan = decide.plan(await store.get_chains(unit.conn), there)
             await store.begin_chains(unit.conn, plan.began)
         self.looked_at = time.monotonic()
-        _tell(plan, there)
+        _report(plan, there)
         self._require_progress(plan.read, there)
         chains = {chain.topic_partition: _without_times(chain) for chain in plan.read}
         if chains != self.chains:
@@ -94,7 +94,7 @@ class Reading:
         self.chains |= {topic_partition: _without_times(after) for topic_partition, after in moved.items()}
 
 
-def _tell(plan: decide.Plan, there: dict[Partition, range]) -> None:
+def _report(plan: decide.Plan, there: dict[Partition, range]) -> None:
     for chain in plan.missed:
         _log_loss("records were gone before they were read", chain, there)
     for chain in plan.cut:

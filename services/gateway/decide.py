@@ -49,7 +49,7 @@ STATUS_OF_STATE: Mapping[JobState, JobStatus] = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "cancelled",
 }
-WHY_NOT = "only an operator may have rows trained on that stand in a benchmark, suite or holdout"
+WHY_NOT = "only an operator may have rows trained on that are in a benchmark, suite or holdout"
 SHOWN_STEPS = 100
 """Steps of a job that its timeline shows the numbers of."""
 RESULTS_PURPOSE = "fine-tune-results"

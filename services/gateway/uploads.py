@@ -54,7 +54,7 @@ def safe_name(filename: str) -> str:
     return (shown.strip(".") and shown[:MAX_FILENAME_CHARACTERS]) or "upload.jsonl"
 
 
-def look_at(path: Path, *, purpose: str) -> DatasetFormat | None:
+def detect_format(path: Path, *, purpose: str) -> DatasetFormat | None:
     """The format of the first row. Raises ApiError where the file cannot be JSON lines of objects."""
     dataset_format: DatasetFormat | None = None
     rows = 0

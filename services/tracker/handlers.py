@@ -41,7 +41,7 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
     seconds = decide.node_seconds(event.nodes, until=unit.now)
     cost = decide.cost_of(event.nodes, until=unit.now)
     await store.save_cost(unit.conn, event, node_seconds=seconds, cost=cost, until=unit.now)
-    await _tell(event.job_id, event.attempt, unit)
+    await _emit_charge(event.job_id, event.attempt, unit)
 
 
 async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
@@ -50,10 +50,10 @@ async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
         return  # none has begun
     ending = decide.ending_of(event)
     if await store.save_ending(unit.conn, event.job_id, event.attempt, event.tenant, ending):
-        await _tell(event.job_id, event.attempt, unit)
+        await _emit_charge(event.job_id, event.attempt, unit)
 
 
-async def _tell(job_id: str, attempt: int, unit: Unit) -> None:
+async def _emit_charge(job_id: str, attempt: int, unit: Unit) -> None:
     """Emit the cost once the nodes are released and the ending is known, in either order."""
     if (fact := await store.find_charge(unit.conn, job_id, attempt)) is not None:
         await unit.emit(fact)

@@ -10,8 +10,8 @@ from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
 from schemas.envelope import MAX_BATCH_BYTES
+from shared.messaging.aiokafka_patches import patch_closed_transports
 from shared.messaging.batches import patch_batch_reading
-from shared.messaging.connections import patch_closed_transports
 from shared.record import Record
 from shared.settings import ServiceSettings
 

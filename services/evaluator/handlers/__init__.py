@@ -22,10 +22,12 @@ from shared.service import Service
 
 def register(service: Service, settings: Settings) -> None:
     cache = Cache(service.objects, settings.scratch_dir, max_bytes=settings.scratch_bytes)
-    desk = SuiteRegistration(cache)
-    service.on(RegisterBenchmark, desk.register_benchmark)
-    service.on(RegisterSafetySuite, desk.register_safety_suite)
-    service.on_task(CheckSuite, work=desk.check, done=desk.checked, failed=desk.refused)
+    registration = SuiteRegistration(cache)
+    service.on(RegisterBenchmark, registration.register_benchmark)
+    service.on(RegisterSafetySuite, registration.register_safety_suite)
+    service.on_task(
+        CheckSuite, work=registration.check, done=registration.checked, failed=registration.refused
+    )
 
     service.on_start(lambda: policy.publish(service, settings))
 

@@ -112,7 +112,7 @@ async def store_rows(
     caller: Principal, context: Gateway, path: Path, *, filename: str, purpose: str
 ) -> FileRef:
     """A file that is not confirmed yet. Raises ApiError where it cannot be JSON lines."""
-    file_format = await asyncio.to_thread(uploads.look_at, path, purpose=purpose)
+    file_format = await asyncio.to_thread(uploads.detect_format, path, purpose=purpose)
     num_rows = await asyncio.to_thread(uploads.count_rows, path)
     return await removal.store_file(
         context.service,

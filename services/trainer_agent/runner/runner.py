@@ -71,7 +71,7 @@ class Runner:
             async with asyncio.TaskGroup() as group:
                 background = [group.create_task(work) for work in await self._background()]
                 ending = await self._attend()
-                code = await self._tell(ending)
+                code = await self._report_end(ending)
                 for task in background:
                     task.cancel()
         finally:
@@ -163,7 +163,7 @@ class Runner:
             on_validation=self._metrics.add_validation if reports else _ignored,
         )
 
-    async def _tell(self, ending: Ending | None) -> int:
+    async def _report_end(self, ending: Ending | None) -> int:
         """The last report, when the log before it is stored; the exit code."""
         await self._flush_log()
         await self._metrics.send()

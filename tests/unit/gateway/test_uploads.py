@@ -5,7 +5,7 @@ from services.gateway.errors import ApiError
 from services.gateway.uploads import (
     DATASET_PURPOSES,
     SUITE_PURPOSES,
-    look_at,
+    detect_format,
     require_fields,
     require_purpose,
     safe_name,
@@ -27,7 +27,7 @@ from services.gateway.uploads import (
 def test_the_format_is_that_of_the_first_row(tmp_path, row, expected):
     path = tmp_path / "file"
     path.write_bytes(b"\n" + row + b"\n{}\n")
-    assert look_at(path, purpose="fine-tune") == expected
+    assert detect_format(path, purpose="fine-tune") == expected
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_what_cannot_be_json_lines_is_refused_with_the_line(tmp_path, content, m
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ApiError, match=message) as caught:
-        look_at(path, purpose="fine-tune")
+        detect_format(path, purpose="fine-tune")
     assert caught.value.body["error"]["param"] == "file"
 
 
 def test_other_purposes_need_rows_but_no_format(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b'{"question": "a"}\n')
-    assert look_at(path, purpose="benchmark") is None
+    assert detect_format(path, purpose="benchmark") is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_parquet_is_not_available_yet(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"PAR1\x15\x04\x15\x10")
     with pytest.raises(ApiError, match="Parquet is not available yet") as caught:
-        look_at(path, purpose="fine-tune")
+        detect_format(path, purpose="fine-tune")
     assert caught.value.body["error"]["code"] == "not_available_yet"
 
 

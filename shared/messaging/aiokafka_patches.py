@@ -16,12 +16,12 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 def patch_closed_transports() -> None:
     """Make every client of this process treat a write to a closed transport as a lost connection."""
     for name in ("send", "_send_sasl_token"):
-        setattr(AIOKafkaConnection, name, _telling(getattr(AIOKafkaConnection, name)))
+        setattr(AIOKafkaConnection, name, _closing(getattr(AIOKafkaConnection, name)))
 
 
-def _telling(send: Callable[..., Any]) -> Callable[..., Any]:
+def _closing(send: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(send)
-    def telling(connection: Any, *args: Any, **options: Any) -> Any:
+    def sent(connection: Any, *args: Any, **options: Any) -> Any:
         try:
             return send(connection, *args, **options)
         except KafkaError:
@@ -31,4 +31,4 @@ def _telling(send: Callable[..., Any]) -> Callable[..., Any]:
             place = f"{connection.host}:{connection.port}"
             raise KafkaConnectionError(f"Connection at {place} broken: {error}") from error
 
-    return telling
+    return sent
