@@ -30,7 +30,9 @@ def tail(
         list[str] | None, typer.Option(help="May be given several times; default: all events.")
     ] = None,
     from_start: Annotated[bool, typer.Option(help="Begin with the oldest record.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new records until interrupted.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow new records until interrupted.")
+    ] = False,
 ) -> None:
     """Print events as they come, or with --from-start all there are."""
     asyncio.run(_tail(_known(topic), from_start=from_start, follow=follow or not from_start))

@@ -1,7 +1,7 @@
 """Users, rights and quotas of a broker that allows nothing by default.
 
-Requests that aiokafka's client does not offer are built from its own protocol classes (decision 0074). The module calls
-a private method of the pinned aiokafka; tests/integration/local checks it against the broker.
+Requests that aiokafka's client does not offer are built from its own protocol classes (decision 0074). The module
+calls a private method of the pinned aiokafka; tests/integration/local checks it against the broker.
 """
 
 import asyncio

@@ -16,20 +16,6 @@ from services.provisioner.model import node_id
 
 
 @dataclass(frozen=True)
-<<<<<<< HEAD
-=======
-class Caps:
-    gang: Literal["native", "barrier"]
-    """`barrier`: members start one by one, and training waits until all have reported."""
-    notice: Literal["push", "poll", "none"]
-    """How the backend announces that a node will be taken back."""
-    grants: bool
-    """Whether runners can read that their node is still theirs, from RUNNER_GRANT_FILE. Where they cannot, they end
-    themselves after RUNNER_FENCE_AFTER without an acknowledged heartbeat."""
-
-
-@dataclass(frozen=True)
->>>>>>> docc
 class AttemptSpec:
     name: str
     """`a-<job>-e<attempt>`, a DNS label of at most 52 characters."""
