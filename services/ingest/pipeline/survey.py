@@ -29,7 +29,7 @@ class Surveyed:
     key: int
     shingles: Keys
     places: tuple[npt.NDArray[np.int64], ...]
-    """For each source, the places of the row's grams in it."""
+    """Places of the row's grams in each source."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FileSurvey:
 
     def __init__(self, sources: tuple[Source, ...] = ()) -> None:
         self.rows_with = [np.zeros(len(source.grams), np.int64) for source in sources]
-        """For each source, the number of rows in which each of its grams occurs."""
+        """Number of rows in which each gram occurs, by source."""
         self._digests: set[int] = set()
         self._keys: list[int] = []
         self._shingles = GramCounter()

@@ -47,10 +47,10 @@ class FileTally:
     listed_duplicates: int = 0
     dropped: Counter[Filter] = field(default_factory=Counter)
     groups: dict[Filter, Counter[str]] = field(default_factory=dict)
-    """For each filter, the number of dropped rows by what they repeat."""
+    """Number of dropped rows by what they repeat, for each filter."""
     excerpts: dict[Filter, Counter[str]] = field(default_factory=dict)
     kept_leaks: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """For each line, the sources of a contaminated row that stays because the policy says so."""
+    """Sources of the contaminated rows that stay because the policy says so, by line."""
     not_fully_compared: int = 0
     contaminated: int = 0
     of_holdout: int = 0
