@@ -26,7 +26,7 @@ def whole_slice(name: str, tensor: Tensor) -> Slice:
 
 
 def slice_of(name: str, tensor: Tensor) -> Slice:
-    """The block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
+    """Return the block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
     if not isinstance(tensor, DTensor):
         return whole_slice(name, tensor)
     shape, offsets = compute_local_shape_and_global_offset(
@@ -46,7 +46,7 @@ def copy_overlap(stored: Tensor, source: Slice, target: Tensor, here: Slice) -> 
 
 
 def read_slice(file: Any, here: Slice) -> Tensor:
-    """Of a tensor in an opened safetensors file."""
+    """Read the slice of a tensor from an opened safetensors file."""
     stored = file.get_slice(here.tensor)
     if len(here.offsets) != len(stored.get_shape()):
         [start], [length] = here.offsets, here.shape
