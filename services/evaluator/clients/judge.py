@@ -55,7 +55,7 @@ class PhraseClassifier:
 
 
 class ChatJudge:
-    """One endpoint and model. Questions run side by side; each is tried until its answer is usable."""
+    """Asks one model at one endpoint. Questions run side by side; each is tried until its answer is usable."""
 
     def __init__(
         self,
