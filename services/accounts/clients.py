@@ -25,12 +25,12 @@ class Broker(Protocol):
         """Give the user its password, rights and quotas, no more; or take all away."""
 
     async def set_quotas(self, users: Iterable[str]) -> None:
-        """Those of the settings."""
+        """Set the quotas of these users to those of the settings."""
 
     async def remove_quotas(self, users: Iterable[str]) -> None: ...
 
     async def open_tenant(self, tenant: str) -> None:
-        """Make the tenant's topics, or give them the settings of now."""
+        """Make the tenant's topics, or give existing ones the current settings."""
 
 
 class KafkaBroker:

@@ -10,7 +10,7 @@ from services.accounts.model import KafkaUser, UserState
 from shared.errors import Refused
 
 READABLE = frozenset(topic.name for topic in TOPICS if topic.is_event_stream)
-"""Lifecycle topics: facts, and neither commands nor what passes between nodes and services."""
+"""Lifecycle topics, which carry facts, and neither commands nor what passes between nodes and services."""
 _NAME = re.compile(LABEL)
 
 

@@ -24,7 +24,8 @@ RENEW_QUOTAS_EVERY = timedelta(hours=1)
 
 
 class ApplyUser(Task, frozen=True):
-    """Each revision has its own, so that none is taken for done by the one before it."""
+    """Bring the broker to one revision of a user. Each revision is a task of its own, so that none is taken for done
+    by the one before it."""
 
     user: str
     revision: int
@@ -61,7 +62,8 @@ class Accounts:
         await unit.start_task(ApplyUser(user=user.name, revision=user.revision, command=command))
 
     async def apply(self, task: ApplyUser) -> KafkaUser:
-        """Again where the row was changed meanwhile: another process may have applied that before us."""
+        """Apply the user, and again where its row was changed meanwhile: another process may have applied that
+        first."""
         user = await store.get_user(self._service.database, task.user)
         while True:
             if user.tenant is not None and user.rights:
@@ -100,7 +102,7 @@ class Accounts:
         )
 
     async def renew_quotas(self) -> None:
-        """Users that were made under other settings get those of now."""
+        """Give users that were made under other settings the quotas of the current ones."""
         users = await store.list_users(self._service.database)
         await self._broker.set_quotas(users)
         removed_meanwhile = users - await store.list_users(self._service.database)

@@ -19,7 +19,7 @@ class UserState(StrEnum):
 class KafkaUser:
     name: str
     tenant: str | None
-    """Whose user it is; None for an internal team's."""
+    """Tenant that the user belongs to; None for an internal team's."""
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     nonce: str

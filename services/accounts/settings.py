@@ -18,12 +18,14 @@ class Settings(ServiceSettings):
     min_insync_replicas: int = 1
     max_message_bytes: int = MAX_BATCH_BYTES
     tenant_retention_days: int = 30
-    """As `python -m deploy.bootstrap` is given it: of topics of tenants that are opened here."""
+    """Days for which the topics of tenants that are opened here keep records: as `python -m deploy.bootstrap` is
+    given it."""
 
     producer_byte_rate: PositiveInt | None = 1024**2
     consumer_byte_rate: PositiveInt | None = 16 * 1024**2
     request_percentage: PositiveInt | None = 50
-    """Of each user that is made here, at each broker: bytes a second, and time of its threads (100 is one)."""
+    """Quotas of each user that is made here, at each broker: the two rates are bytes a second, this is per cent of
+    its threads' time (100 is one thread). None: no limit."""
 
     @property
     def quotas(self) -> ClientQuotas:

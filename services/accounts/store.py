@@ -16,7 +16,7 @@ OPEN_TENANT = "INSERT INTO opened_tenant (name) VALUES ($1) ON CONFLICT DO NOTHI
 
 
 async def lock_user(conn: Connection, name: str) -> KafkaUser | None:
-    """The user, whom nobody else changes before this transaction ends."""
+    """Return the user, whom nobody else changes before this transaction ends."""
     await conn.execute(LOCK_NAME, name)
     row = await conn.fetchrow(FIND_USER, name)
     return read(KafkaUser, row) if row else None
@@ -29,7 +29,7 @@ async def get_user(database: Database, name: str) -> KafkaUser:
 
 
 async def list_users(database: Database) -> set[str]:
-    """Names of those that are there, or will be."""
+    """Return the names of the users that exist or are being made."""
     return {row["name"] for row in await database.fetch(LIST_USERS)}
 
 
@@ -38,5 +38,5 @@ async def save_user(conn: Connection, user: KafkaUser) -> None:
 
 
 async def open_tenant(conn: Connection, tenant: str) -> bool:
-    """Whether its topics are new."""
+    """Record that the tenant's topics are open. Return whether they were not before."""
     return bool(await conn.fetchval(OPEN_TENANT, tenant))

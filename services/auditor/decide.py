@@ -10,14 +10,14 @@ from shared.audit.chain import Chain, begin
 from shared.partition import Partition
 
 FULL_EVERY = 60
-"""Statements from one that names every partition to the next."""
+"""Number of statements from one that names every partition to the next."""
 
 
 @dataclass(frozen=True)
 class Plan:
     read: tuple[Chain, ...]
     began: tuple[Chain, ...]
-    """Those of `read` that are new: of a new partition, or behind records that were gone before they were read."""
+    """Chains of `read` that are new: of a new partition, or behind records that were gone before they were read."""
     missed: tuple[Chain, ...]
     """Chains that ended before the first record that is still there."""
     cut: tuple[Chain, ...]
@@ -25,7 +25,7 @@ class Plan:
 
 
 def plan(known: Mapping[Partition, Chain], there: Mapping[Partition, range]) -> Plan:
-    """`there`: of every partition the offsets that it has."""
+    """Sort the chains by what their logs still hold. `there`: the offsets that each partition has."""
     new = [
         begin(topic_partition, at=offsets.start)
         for topic_partition, offsets in there.items()
@@ -55,7 +55,7 @@ def is_full_due(last: Last) -> bool:
 def state(
     last: Last, chains: Iterable[Chain], moved: Container[Partition] | None, *, now: datetime
 ) -> Statement:
-    """Names the chains that moved since the last statement, or all where `moved` is None."""
+    """Name the chains that moved since the last statement, or all where `moved` is None."""
     chains = sorted(chains, key=lambda chain: chain.topic_partition)
     named = [chain for chain in chains if moved is None or chain.topic_partition in moved]
     return Statement(

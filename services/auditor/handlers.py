@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 BATCH_RECORDS = 2_000
 BATCH_SECONDS = 60.0
-"""After this, and once more if Kafka answers by then, a batch is given up."""
+"""Kafka is asked after this time whether it answers; a batch that takes as long again after an answer is given up."""
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Reading:
     reader: PartitionReader
     look_seconds: float
     chains: dict[Partition, Chain] = field(default_factory=dict)
-    """Of the partitions that are assigned, as they are in Postgres."""
+    """Chains of the partitions that are assigned, as they are in Postgres."""
     looked_at: float = 0.0
     progress: Progress = field(default_factory=Progress)
 
     async def read_on(self) -> None:
-        """Until nothing more has come."""
+        """Read until nothing more has come."""
         try:
             while await self.service.with_timeout(self._read_batch(), seconds=BATCH_SECONDS):
                 pass
@@ -102,7 +102,7 @@ def _report(plan: decide.Plan, there: dict[Partition, range]) -> None:
 
 
 def _without_times(chain: Chain) -> Chain:
-    """They are gathered in Postgres, from one statement to the next."""
+    """Return the chain without its times, which are gathered in Postgres from one statement to the next."""
     return replace(chain, oldest_ms=None, newest_ms=None)
 
 
@@ -145,7 +145,7 @@ class Signing:
         await self._put_all()
 
     async def _put_all(self) -> bool:
-        """Whether there was a statement that S3 did not have."""
+        """Put every statement that S3 does not have yet. Return whether there was one."""
         async with self.service.unit() as unit:
             waiting = await store.statements_to_put(unit.conn)
         for number, document in waiting:
@@ -160,7 +160,7 @@ class Signing:
         return bool(waiting)
 
     async def adopt(self) -> None:
-        """Go on from the newest statement in S3 where Postgres was set back behind it.
+        """Continue from the newest statement in S3 where Postgres was set back behind it.
 
         Raises BadSignature where it is not ours.
         """
@@ -188,7 +188,7 @@ class Signing:
         return await self._get(keys[-1])
 
     async def _heads_at(self, statement: Statement) -> heads.Heads:
-        """Where every chain ended when it was signed."""
+        """Return where every chain ended when the statement was signed."""
         statements = [statement]
         while not statements[-1].is_full:
             _, before = await self._get(layout.audit_statement(statements[-1].number - 1))

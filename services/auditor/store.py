@@ -48,7 +48,7 @@ async def get_chains(conn: Connection) -> dict[Partition, Chain]:
 
 
 async def lock_chains(conn: Connection) -> list[Chain]:
-    """Nobody reads on until the end of the transaction."""
+    """Return all chains, locked: nobody reads on until the end of the transaction."""
     return [read(Chain, row) for row in await conn.fetch(LOCK_CHAINS)]
 
 
@@ -57,7 +57,7 @@ async def begin_chains(conn: Connection, chains: Iterable[Chain]) -> None:
 
 
 async def advance(conn: Connection, before: Chain, after: Chain) -> None:
-    """Raises StaleWrite where another process has read on meanwhile."""
+    """Save how far a chain was read. Raises StaleWrite where another process has read on meanwhile."""
     moved = await conn.fetchval(
         ADVANCE,
         *after.topic_partition,
@@ -73,12 +73,12 @@ async def advance(conn: Connection, before: Chain, after: Chain) -> None:
 
 
 async def moved_topic_partitions(conn: Connection) -> set[Partition]:
-    """Whose chains are not where the last statement left them."""
+    """Return the partitions whose chains are not where the last statement left them."""
     return {Partition(**row) for row in await conn.fetch(MOVED)}
 
 
 async def mark_signed(conn: Connection, named: Sequence[PartitionRead]) -> None:
-    """These chains are as the statement says, and the next one collects times from here on.
+    """Record that these chains are as the statement says; the next statement collects times from here on.
 
     A chain that began meanwhile is in no statement yet.
     """
@@ -104,13 +104,13 @@ async def statements_to_put(conn: Connection) -> list[tuple[int, bytes]]:
 
 
 async def mark_put(conn: Connection, number: int) -> None:
-    """Those before it are in S3 as well, and no more needed here."""
+    """Record that S3 has the statement. Those before it are in S3 as well, and are deleted here."""
     await conn.execute(MARK_PUT, number)
     await conn.execute(FORGET_STATEMENTS, number)
 
 
 async def replace_statements(conn: Connection, last: Last, document: bytes) -> None:
-    """By one that is in S3."""
+    """Replace all statements by one that is in S3."""
     await conn.execute(FORGET_ALL_STATEMENTS)
     await add_statement(conn, last, document)
     await conn.execute(MARK_PUT, last.number)

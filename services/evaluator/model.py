@@ -43,7 +43,7 @@ class Replica:
     replica_id: str
     incarnation: str
     engine: str
-    """What computes its answers; empty: unknown."""
+    """Name of what computes the replica's answers; empty: unknown."""
     device: str
 
 
@@ -63,9 +63,9 @@ class Host:
 class Evaluation:
     eval_id: str
     artifact: Artifact
-    """What was trained and what it is to be compared with."""
+    """Artifact that is evaluated, with what it is to be compared with."""
     number: int = 1
-    """Which evaluation of its job this is."""
+    """Number of this evaluation among those of its job."""
     state: EvaluationState = EvaluationState.WAITING
     version: ModelRegistered | None = None
     reason: str = ""
@@ -90,12 +90,12 @@ class Suite(Value):
     kind: BenchmarkKind | None
     num_fewshot: int = 0
     examples: FileRef | None = None
-    """Where few-shot examples come from; None: the file itself."""
+    """File that few-shot examples come from; None: the suite's own file."""
     rows: int = 0
     margin_points: MarginPoints | None = None
-    """Of a benchmark that declares its own."""
+    """Margin that a benchmark declares; None where it declares none."""
     expects: Expects = "refusal"
-    """Of a safety suite."""
+    """Whether the prompts of a safety suite are to be refused or answered."""
 
 
 class Baseline(Value):
@@ -114,19 +114,19 @@ class Baseline(Value):
 
 
 class GateResult(Value):
-    """All that an evaluation found: `evals/<eval_id>/results.json`, and what its events are made from."""
+    """All that an evaluation measured: `evals/<eval_id>/results.json`, and what its events are made from."""
 
     eval_id: str
     outcome: Literal["passed", "failed", "inconclusive"]
     reason: str
     checks: tuple[CheckResult, ...]
     result_key: Sha256
-    """Equal for evaluations that cannot but end alike."""
+    """Key that is equal for evaluations that cannot but end alike."""
     measured_by: str
-    """The evaluation that scored; another one where its numbers were known already."""
+    """Id of the evaluation that scored; another one where its numbers were known already."""
     harness_version: str
     baselines: tuple[Baseline, ...] = ()
-    """Those that this evaluation measured."""
+    """Baselines that this evaluation measured."""
     evidence: Evidence | None = None
     details: dict[str, Any] = Field(default_factory=dict)
-    """Seconds of each part, the probe, paired changes with their intervals."""
+    """Details for people: seconds of each part, the probe, paired changes with their intervals."""

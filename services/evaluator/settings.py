@@ -20,59 +20,62 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="EVALUATOR_", frozen=True)
 
     scratch_dir: Path
-    """Cache of models and files, and the scoring child's work directories."""
+    """Directory of the cache of models and files, and of the scoring child's work directories."""
     scratch_bytes: PositiveInt = 200 * 1024**3
-    """Of the cache; the longest unused goes first."""
+    """Size of the cache in bytes; the longest unused goes first."""
     required_checks: frozenset[CheckName] = frozenset({"benchmark", "safety", "over_refusal"})
     """Checks without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
     scoring_threads: PositiveInt | None = None
-    """Threads of the scoring child; None leaves it to its libraries."""
+    """Number of threads of the scoring child; None leaves it to its libraries."""
     gates: PositiveInt | None = None
-    """Run at once; None: as many as there are cores for `scoring_threads`, one where those are None or on a GPU."""
+    """Number of gates at once; None: as many as there are cores for `scoring_threads`, one if those are None or on a
+    GPU."""
     scoring_attempts: PositiveInt = 3
-    """Times that a crashed scoring is started before the evaluation is inconclusive."""
+    """Number of times that a crashed scoring is started before the evaluation is inconclusive."""
     scoring_silence: timedelta = timedelta(minutes=15)
     """A scoring child that reports nothing for so long is ended."""
     scoring_limit: timedelta = timedelta(hours=4)
     batch_tokens: PositiveInt = 16_384
-    """Tokens of one forward pass, padding and answers to come included: what memory allows."""
+    """Most tokens of one forward pass, padding and answers to come included: what memory allows."""
     max_tokens: PositiveInt = 4096
     max_answer_tokens: PositiveInt = MAX_ANSWER_TOKENS
-    """Of an answer to a row of a job's holdout, whatever the job asks for."""
+    """Most tokens of an answer to a row of a job's holdout, whatever the job asks for."""
     max_new_tokens: PositiveInt = 256
-    """Of one answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
+    """Most tokens of an answer to a safety prompt; a refusal that ends later is none that anyone can be sure of."""
 
     answers_by: AnswersBy = "auto"
-    """`auto`: a replica of the base model where one is ready on a GPU, else the scoring child. Or always one of them,
-    as far as there is a replica."""
+    """Who answers. `auto`: a replica of the base model where one is ready on a GPU, else the scoring child. Or always
+    one of them, as far as there is a replica."""
     replica_keys_dir: Path | None = None
-    """One file per replica with the key of its API; without it no replica is asked. Never part of an event."""
+    """Directory with a file per replica, the key of its API; without it no replica is asked. Never part of an
+    event."""
     replica_concurrency: PositiveInt = 16
-    """Answers that a replica is asked for at once; tenants' requests need their share of it."""
+    """Number of answers that a replica is asked for at once; tenants' requests need their share of it."""
     replica_wait: timedelta = timedelta(minutes=1)
-    """For a replica to load the candidate."""
+    """How long a replica may take to load the candidate."""
     replica_timeout: timedelta = timedelta(minutes=2)
-    """For one answer."""
+    """How long one answer of a replica may take."""
     replica_limit: timedelta = timedelta(minutes=30)
-    """For all answers of an evaluation, and how long its candidate stays loaded at most."""
+    """How long all answers of an evaluation may take, and how long its candidate stays loaded at most."""
 
     judge_urls: tuple[str, ...] = ()
     """OpenAI-compatible endpoints that a job's gate may name. Prompts and the key go to no other."""
     judge_api_key: SecretStr | None = None
-    """Of the only judge there is; several judges have theirs in `judge_api_keys`, by URL."""
+    """Key of the only judge there is; several judges have theirs in `judge_api_keys`, by URL."""
     judge_api_keys: dict[str, SecretStr] = Field(default_factory=dict)
     judge_timeout: timedelta = timedelta(seconds=60)
     judge_attempts: PositiveInt = 4
-    """Times that a question is asked until its answer is usable."""
+    """Number of times that a question is asked until its answer is usable."""
     judge_concurrency: PositiveInt = 8
     judge_pairs: Annotated[int, Field(ge=MIN_CONSISTENT_PAIRS)] = 200
-    """Holdout rows that are judged; more are not."""
+    """Number of holdout rows that are judged; more are not."""
     refusal_judge_url: str | None = None
-    """Classifies refusals instead of the built-in phrases."""
+    """URL of a model that classifies refusals instead of the built-in phrases."""
     refusal_judge_model: str | None = None
     refusal_judge_shape: Literal["auto", "words", "llama_guard"] = "auto"
-    """How it answers: REFUSED or COMPLIED, or `safe` or `unsafe` as Llama Guard does. `auto` goes by its name."""
+    """How that model answers: REFUSED or COMPLIED, or `safe` or `unsafe` like Llama Guard. `auto` goes by its
+    name."""
 
     @model_validator(mode="after")
     def _names_judge_and_model(self) -> Self:

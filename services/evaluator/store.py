@@ -97,7 +97,7 @@ FORGET_HOST = "DELETE FROM host WHERE eval_id = $1"
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
-    """Facts of one job come on two topics; the one that comes second must see the first."""
+    """Lock a job. Its facts come on two topics; the one that comes second must see the first."""
     await lock_name(conn, job_id)
 
 
@@ -129,7 +129,7 @@ async def is_archived(conn: Connection, model_id: str) -> bool:
 
 
 async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> ModelRegistered | None:
-    """The version that was made of this bundle."""
+    """Return the version that was made of this bundle."""
     versions = [
         ModelRegistered.model_validate(row["body"]) for row in await conn.fetch(LIST_VERSIONS, job_id)
     ]
@@ -137,19 +137,19 @@ async def find_version_of(conn: Connection, job_id: str, bundle: BundleRef) -> M
 
 
 async def add_evaluation(conn: Connection, evaluation: Evaluation) -> bool:
-    """Whether it is new."""
+    """Add an evaluation. Return whether it is new."""
     row = (*EVALUATION.values(evaluation), *PROGRESS.values(evaluation))
     job_id, model_id = evaluation.artifact.job_id, _model_id(evaluation)
     return bool(await conn.fetchval(ADD_EVALUATION, *row, job_id, model_id))
 
 
 async def next_number(conn: Connection, job_id: str) -> int:
-    """Of the job's evaluation to come; the caller holds the job's lock."""
+    """Return the number of the job's next evaluation; the caller holds the job's lock."""
     return int(await conn.fetchval(NEXT_NUMBER, job_id))
 
 
 async def save_evaluation(conn: Connection, evaluation: Evaluation) -> None:
-    """Raises StaleWrite if someone wrote it since it was read."""
+    """Save an evaluation. Raises StaleWrite if someone wrote it since it was read."""
     key = (evaluation.eval_id, evaluation.revision, _model_id(evaluation))
     if await conn.fetchval(SAVE_EVALUATION, *key, *PROGRESS.values(evaluation)) is None:
         raise StaleWrite(f"evaluation {evaluation.eval_id} changed since revision {evaluation.revision}")
@@ -177,40 +177,40 @@ async def is_running(conn: Connection, model_id: str) -> bool:
 
 
 async def add_suite(conn: Connection, suite: Suite, *, at: datetime) -> None:
-    """Registering the same suite again makes it the newest of its name."""
+    """Add a suite. Registering the same suite again makes it the newest of its name."""
     await conn.execute(ADD_SUITE, *SUITE.values(suite), at)
 
 
 async def has_suite(conn: Connection, name: str, *, is_safety: bool) -> bool:
-    """Whether any suite of that name and sort was ever registered."""
+    """Return whether any suite of that name and sort was ever registered."""
     return bool(await conn.fetchval(HAS_SUITE, name, is_safety))
 
 
 async def list_newest_suites(conn: Connection) -> tuple[Suite, ...]:
-    """The newest of each name, which replaces the earlier ones."""
+    """Return the newest suite of each name, which replaces the earlier ones."""
     rows = await conn.fetch(LIST_NEWEST_SUITES)
     return tuple(read(Suite, row) for row in rows)
 
 
 async def list_registered(conn: Connection) -> tuple[RegisteredSuite, ...]:
-    """The newest suite of each name, as others hear of it."""
+    """Return the newest suite of each name, as others hear of it."""
     return tuple(read(RegisteredSuite, row) for row in await conn.fetch(LIST_REGISTERED))
 
 
 async def save_policy(conn: Connection, policy: GatePolicyPublished) -> bool:
-    """Whether it differs from what was published last."""
+    """Save the policy. Return whether it differs from what was published last."""
     return bool(await conn.fetchval(SAVE_POLICY, policy.model_dump(mode="json")))
 
 
 async def add_baseline(conn: Connection, baseline: Baseline) -> bool:
-    """Whether it is the first of its identity."""
+    """Add a baseline. Return whether it is the first of its identity."""
     return bool(await conn.fetchval(ADD_BASELINE, *BASELINE.values(baseline)))
 
 
 async def list_baselines(
     conn: Connection, base_sha: str, template_sha256: str
 ) -> dict[tuple[str, str], Baseline]:
-    """By suite digest and harness version."""
+    """Return the baselines by suite digest and harness version."""
     rows = await conn.fetch(LIST_BASELINES, base_sha, template_sha256)
     baselines = [read(Baseline, row) for row in rows]
     return {(baseline.suite_digest, baseline.harness_version): baseline for baseline in baselines}
@@ -225,27 +225,27 @@ async def lose_replica(conn: Connection, replica_id: str, incarnation: str) -> N
 
 
 async def list_replicas(conn: Connection, base_model: str, base_sha: str) -> tuple[Replica, ...]:
-    """The ready ones of this base model; those of its full fine-tunes go by other names."""
+    """Return the ready replicas of this base model; those of its full fine-tunes go by other names."""
     return tuple(read(Replica, row) for row in await conn.fetch(LIST_REPLICAS, base_model, base_sha))
 
 
 async def ask_for_host(conn: Connection, eval_id: str) -> None:
-    """From now on an answer is kept."""
+    """Begin to wait for the candidate to be loaded: from now on an answer is kept."""
     await conn.execute(ASK_FOR_HOST, eval_id)
 
 
 async def fill_host(conn: Connection, ready: CandidateReady) -> None:
-    """Nothing happens where nobody waits for it."""
+    """Note where the candidate is loaded. Nothing happens where nobody waits for it."""
     await conn.execute(FILL_HOST, *LENT.values(ready))
 
 
 async def refuse_host(conn: Connection, eval_id: str, problem: str) -> None:
-    """Nothing happens where nobody waits for it."""
+    """Note why no replica loads the candidate. Nothing happens where nobody waits for it."""
     await conn.execute(REFUSE_HOST, eval_id, problem)
 
 
 async def find_host(conn: Connection, eval_id: str) -> Host | None:
-    """None while there is no answer. Its engine is empty once the replica is lost."""
+    """Return where the candidate is loaded; None before an answer. Its engine is empty once the replica is lost."""
     row = await conn.fetchrow(FIND_HOST, eval_id)
     return None if row is None else Host(**{name: value or "" for name, value in row.items()})
 

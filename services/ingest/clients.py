@@ -85,11 +85,12 @@ class Validator:
         self._settings = settings
 
     async def clear_scratch(self) -> None:
-        """What a killed process left behind is of no use."""
+        """Delete what a killed process left behind, which is of no use."""
         await asyncio.to_thread(_empty, self._settings.scratch_dir)
 
     async def validate(self, request: ValidationRequest) -> Ready | Rejection:
-        """Raises Rejected if an input is missing or altered; ChildDied, StorageUnavailable: try again."""
+        """Validate a dataset. Raises Rejected if an input is missing or altered; ChildDied, StorageUnavailable:
+        retry."""
         with tempfile.TemporaryDirectory(dir=self._settings.scratch_dir) as name:
             order = await self._fetch(request, Path(name))
             order_file = write_order(Path(name), order)
@@ -99,7 +100,8 @@ class Validator:
             return await self._store(request, order.output, outcome)
 
     async def delete(self, version: str) -> None:
-        """Manifest first: from then on the version does not exist, whatever is left of its parts and features."""
+        """Delete the manifest first: from then on the version does not exist, whatever is left of parts and
+        features."""
         await self._objects.delete([layout.dataset(version)])
         failpoint("gc.marked")
         for prefix in (layout.dataset(version, ""), layout.features(version)):

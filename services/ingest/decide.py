@@ -21,7 +21,7 @@ from shared.errors import Refused
 
 MAX_ROW_BYTES = 64 * 1024 * 1024
 IDS_OF_A_FACT = 1_000
-"""Of at most 40 characters each: a third of what a fact may have in bytes."""
+"""Number of dataset ids in one fact, of at most 40 characters each: a third of what a fact may have in bytes."""
 PACKING = {"algorithm": "best-fit decreasing", "part_tokens": PART_TOKENS}
 
 
@@ -61,7 +61,7 @@ def version_id(
 
 @dataclass(frozen=True)
 class Submission:
-    """`version` is new or changed where validation must start, else as it was."""
+    """What follows from a request. `version` is new or changed where validation must start, else as it was."""
 
     version: Version
     request: Request
@@ -133,7 +133,8 @@ def on_validated(version: Version, outcome: Ready | Rejection, requests: Sequenc
 
 
 def deletions(version: Version, dataset_ids: Sequence[str]) -> list[DatasetDeleted]:
-    """One fact for so many datasets as may stand in one; at least one, for a version without any."""
+    """Return the facts of the deletion, each with as many dataset ids as fit; at least one, for a version without
+    any."""
     parts = [
         dataset_ids[place : place + IDS_OF_A_FACT] for place in range(0, len(dataset_ids), IDS_OF_A_FACT)
     ]

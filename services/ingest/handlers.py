@@ -37,7 +37,7 @@ class ValidateDataset(Task, frozen=True):
     base: BaseModel
     sources: tuple[Source, ...]
     answer_tokens: int | None = None
-    """Longest answer that the gate lets a model give."""
+    """Length in tokens of the longest answer that the gate lets a model give; None: not published yet."""
 
     @property
     def key(self) -> str:
@@ -156,7 +156,7 @@ class Ingest:
         await unit.emit(*decide.deletions(version, [request.dataset_id for request in requests]))
 
     async def bytes_not_deleted(self, task: DeleteVersion, error: Exception, unit: Unit) -> None:
-        """The version stays marked, and the sweep comes back to it."""
+        """Log that the bytes stay. The version stays marked, and the sweep comes back to it."""
         log.error("dataset could not be deleted", version=task.version, error=str(error))
 
     async def job_uses(self, event: JobScheduled | JobEvaluating, unit: Unit) -> None:
@@ -175,7 +175,7 @@ class Ingest:
             await self._delete_if_unused(version_id, unit)
 
     async def sweep(self) -> None:
-        """Marked versions whose deletion failed before are tried again."""
+        """Try again to delete marked versions whose deletion failed before."""
         async with self._service.unit() as unit:
             for version_id in await store.deletable(unit.conn):
                 await unit.start_task(DeleteVersion(version=version_id))

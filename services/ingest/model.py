@@ -54,7 +54,7 @@ class Ready(Value):
     template_sha256: Sha256
     counts: DatasetCounts
     files: DatasetFiles | None = None
-    """None in rows of before they were kept; the version's id covers them."""
+    """Files of the version; None in rows written before they were kept. The version's id covers them."""
 
 
 class Rejection(Value):
@@ -63,7 +63,7 @@ class Rejection(Value):
     problems: tuple[RowProblem, ...] = ()
     report_key: str | None = None
     is_final: bool = True
-    """False: the files may be good, but they could not be validated."""
+    """False where the files may be good, but could not be validated."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ SourceKind = Literal["benchmark", "suite", "holdout"]
 class Duplicate(Value):
     line: int
     similarity: float
-    """Of the prompts, to the kept row; 1.0 for rows whose folded texts are equal."""
+    """Similarity of the prompts, to the kept row; 1.0 for rows whose folded texts are equal."""
 
 
 class Cluster(Value):
@@ -38,14 +38,14 @@ class DroppedGroup(Value):
 
 
 class Overlap(Value):
-    """A row that holds at least one 13-gram of an item of a source; the item it holds most of."""
+    """A row that holds at least one 13-gram of an item of a source. `item` is the one that it holds most of."""
 
     line: int
     source: str
     item: Count
     """1-based line in the source's file."""
     share: float
-    """Of the item's 13-grams, boilerplate left out."""
+    """Share of the item's 13-grams that the row holds, boilerplate left out."""
     is_contaminated: bool
 
 
@@ -54,7 +54,7 @@ class FileReport(Value):
     sha256: Sha256
     format: DatasetFormat | None
     rows: Count
-    """Lines that are not blank."""
+    """Number of lines that are not blank."""
     blank_lines: Count
     has_bom: bool
     kept_rows: Count
@@ -67,14 +67,14 @@ class FileReport(Value):
     near_duplicates: Count
     clusters: tuple[Cluster, ...]
     rows_not_fully_compared: Count
-    """Rows with so many similar ones that only the first of them were compared."""
+    """Number of rows with so many similar ones that only the first of them were compared."""
     dropped_rows: dict[str, Count]
-    """Good rows that are not kept, by the filter that dropped them."""
+    """Number of good rows that are not kept, by the filter that dropped them."""
     dropped_groups: tuple[DroppedGroup, ...]
-    """The largest of each filter."""
+    """Largest groups of dropped rows of each filter."""
     contaminated_rows: Count
     holdout_duplicates: Count
-    """Among the contaminated: rows that repeat a holdout row."""
+    """Number of contaminated rows that repeat a holdout row."""
     rows_with_overlap: Count
     overlaps: tuple[Overlap, ...]
 
@@ -107,15 +107,15 @@ class PackingReport(Value):
     max_seq_length: Count
     tokens: Count
     fill_ratio: float
-    """Tokens / (windows x max_seq_length)."""
+    """Share of the windows' room that tokens fill: tokens / (windows x max_seq_length)."""
     fewest_windows: Count
-    """No packing can need fewer: tokens / max_seq_length, rounded up."""
+    """Number of windows that no packing can do without: tokens / max_seq_length, rounded up."""
 
 
 class Segment(Value):
     text: str
     is_target: bool
-    """True: these tokens count towards the loss."""
+    """Whether these tokens count towards the loss."""
 
 
 class Sample(Value):
@@ -123,7 +123,7 @@ class Sample(Value):
     num_tokens: Count
     segments: tuple[Segment, ...]
     is_cut: bool
-    """True: only the first tokens are shown."""
+    """Whether only the first tokens are shown."""
 
 
 class DatasetReport(Value):
@@ -148,6 +148,6 @@ class DatasetReport(Value):
     samples: tuple[Sample, ...]
 
     def first_problems(self) -> tuple[RowProblem, ...]:
-        """For the event: problems of the training file first."""
+        """Return the problems that the event names, those of the training file first."""
         files = sorted(self.files, key=lambda file: file.role != "training")
         return tuple([problem for file in files for problem in file.problems][:MAX_IN_EVENT])

@@ -15,15 +15,16 @@ class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="INGEST_", frozen=True)
 
     scratch_dir: Path
-    """Inputs and outputs of a running validation; emptied at start."""
+    """Directory of the inputs and outputs of running validations; emptied at start."""
     memory_bytes: Annotated[int, Field(ge=1 << 30)] = 6 << 30
     """Address space of a validating process."""
     time_limit: timedelta = timedelta(hours=2)
-    """Of one validation, by the clock and by the processor."""
+    """Limit of one validation, by the clock and by the processor."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """Processes that one validation examines rows in."""
+    """Number of processes that one validation examines rows in."""
     validations: PositiveInt | None = None
-    """Done at once; None: as many as there are cores for their workers. Each may take `memory_bytes`."""
+    """Number of validations at once; None: as many as there are cores for their workers. Each may take
+    `memory_bytes`."""
 
     @property
     def validations_at_once(self) -> int:

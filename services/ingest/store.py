@@ -66,7 +66,8 @@ async def save_answer_tokens(conn: Connection, answer_tokens: int) -> None:
 
 
 async def find_answer_tokens(conn: Connection) -> int | None:
-    """Longest answer that the gate lets a model give; None before the evaluator has published it."""
+    """Return the tokens of the longest answer that the gate lets a model give; None before the evaluator publishes
+    it."""
     tokens: int | None = await conn.fetchval(FIND_ANSWER_TOKENS)
     return tokens
 
@@ -76,7 +77,7 @@ async def list_sources(conn: Connection) -> list[Source]:
 
 
 async def find_version(conn: Connection, version_id: str) -> Version | None:
-    """The version, locked until the transaction ends."""
+    """Return the version, locked until the transaction ends."""
     row = await conn.fetchrow(FIND_VERSION, version_id)
     return read(Version, row) if row else None
 
@@ -89,13 +90,13 @@ async def get_version(conn: Connection, version_id: str) -> Version:
 
 
 async def add_version(conn: Connection, version: Version) -> None:
-    """Raises StaleWrite if somebody else added it since it was looked for."""
+    """Add a version. Raises StaleWrite if somebody else added it since it was looked for."""
     if await conn.fetchval(ADD_VERSION, *NEW_VERSION.values(version)) is None:
         raise StaleWrite(f"dataset version {version.id} was added by another request")
 
 
 async def save_version(conn: Connection, version: Version) -> None:
-    """Raises StaleWrite if it was written since it was read."""
+    """Save a version. Raises StaleWrite if it was written since it was read."""
     if await conn.fetchval(SAVE_VERSION, *SAVED_VERSION.values(version)) is None:
         raise StaleWrite(f"dataset version {version.id} changed since revision {version.revision}")
 
@@ -122,7 +123,7 @@ async def open_use(conn: Connection, job_id: str, version_id: str) -> None:
 
 
 async def close_use(conn: Connection, job_id: str) -> str | None:
-    """The version that the job used, if it used one."""
+    """Close the job's use of a version. Return the version, or None if it used none."""
     version: str | None = await conn.fetchval(CLOSE_USE, job_id)
     return version
 
@@ -132,5 +133,5 @@ async def is_used(conn: Connection, version_id: str) -> bool:
 
 
 async def deletable(conn: Connection) -> Sequence[str]:
-    """Marked versions that no attempt needs any more."""
+    """Return the marked versions that no attempt needs any more."""
     return [row["id"] for row in await conn.fetch(DELETABLE)]

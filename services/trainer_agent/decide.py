@@ -32,7 +32,7 @@ from schemas.training import (
 from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner, Stop
 
 SILENCE = timedelta(seconds=30)
-"""A runner that was not heard for so long, by a control side that could hear it, has gone or is cut off."""
+"""Time after which a runner that a listening control side did not hear has gone or is cut off."""
 
 
 class Purpose(StrEnum):
@@ -47,9 +47,9 @@ class Decision:
     attempt: Attempt
     messages: tuple[Message, ...] = ()
     dropped: str = ""
-    """Why a claim made no fact; recorded with the claim."""
+    """Reason why a claim made no fact; recorded with the claim."""
     listen_until: datetime | None = None
-    """When to look for silent runners."""
+    """Time at which to look for silent runners."""
     read_reports: Purpose | None = None
 
 
@@ -58,14 +58,14 @@ def on_job_scheduled(attempt: Attempt, event: JobScheduled) -> Decision:
 
 
 def on_superseded(attempt: Attempt) -> Decision:
-    """A newer attempt of the job was scheduled: an old one that is still open ends here."""
+    """End an old attempt that is still open: a newer attempt of the job was scheduled."""
     if not attempt.is_open:
         return Decision(attempt)
     return _close_without_word(attempt, "a newer attempt of the job was scheduled")
 
 
 def on_job_stopping(attempt: Attempt, event: JobStopping) -> Decision:
-    """Relay the stop, and again whenever its reason or deadline changes."""
+    """Relay the stop, and relay it again whenever its reason or deadline changes."""
     stop = Stop(event.reason, event.deadline)
     if stop == attempt.stop:
         return Decision(attempt)
@@ -78,7 +78,7 @@ def on_nodes_provisioned(attempt: Attempt, event: NodesProvisioned) -> Decision:
 
 
 def on_provisioning_failed(attempt: Attempt) -> Decision:
-    """It has no nodes: what their runners claimed until they were removed counts for nothing."""
+    """Record that the attempt has no nodes: what their runners claimed until they were removed counts for nothing."""
     return Decision(replace(attempt, nodes=()))
 
 
@@ -89,7 +89,7 @@ def on_nodes_released(attempt: Attempt, event: NodesReleased) -> Decision:
 
 
 def on_claim(attempt: Attempt, claim: Claim, *, now: datetime, newest: int) -> Decision:
-    """`newest`: number of the job's newest attempt."""
+    """Decide about a runner's claim. `newest`: number of the job's newest attempt."""
     match claim.report:
         case RunnerStarted() as started:
             return on_runner_started(attempt, started, report_id=claim.event_id, now=now, newest=newest)
@@ -170,7 +170,7 @@ def on_runner_stopped(attempt: Attempt, claim: RunnerStopped, *, newest: int) ->
 
 
 def on_silence_due(attempt: Attempt, *, now: datetime, listening_since: datetime) -> Decision:
-    """The listening timer fired. Nobody is called silent before the reports are read to their end."""
+    """Decide when the listening timer fires. Nobody is called silent before the reports are read to their end."""
     due = _silent_at(attempt, listening_since=listening_since)
     if due is None:
         return Decision(attempt)
@@ -182,7 +182,7 @@ def on_silence_due(attempt: Attempt, *, now: datetime, listening_since: datetime
 def on_reports_read(
     attempt: Attempt, purpose: Purpose, *, now: datetime, listening_since: datetime
 ) -> Decision:
-    """All reports that were in the log when it was asked for have been applied."""
+    """Decide once all reports are applied that were in the log when their reading was asked for."""
     if not attempt.is_open:
         return Decision(attempt)
     if purpose is Purpose.RELEASE:
@@ -196,7 +196,7 @@ def on_reports_read(
 
 
 def _start_if_complete(attempt: Attempt) -> Decision:
-    """The gang barrier: all runners of the attempt or none."""
+    """Start training at the gang barrier: with all runners of the attempt or none."""
     order = attempt.order
     if order is None or attempt.state is not AttemptState.GATHERING or attempt.stop or attempt.failure:
         return Decision(attempt)
@@ -241,7 +241,7 @@ def _why_void(attempt: Attempt, claim: RunnerReport, *, newest: int) -> str:
 
 
 def _why_not_its_own(attempt: Attempt, claim: RunnerReport, *, node_id: str | None = None) -> str:
-    """A claim counts for the tenant that the job is of, and from a node that the attempt was given."""
+    """Return why a claim does not count: it is for another tenant, or from a node that the attempt does not have."""
     if claim.tenant != attempt.tenant:
         return f"claim for tenant {claim.tenant}, the job is of {attempt.tenant}"
     if not attempt.has_node(claim.node_index, node_id):
@@ -271,7 +271,7 @@ def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decisi
 
 
 def _close_without_word(attempt: Attempt, message: str) -> Decision:
-    """Runner 0 will not speak any more: end the attempt with what is known."""
+    """End the attempt with what is known: runner 0 will not speak any more."""
     failed = Decision(attempt) if attempt.stop else _fail(attempt, FailureClass.INFRA, message)
     stopped = TrainingStopped(
         **_who(attempt), reason=_reason(failed.attempt), last_step=attempt.furthest_step, bundle=None
@@ -280,7 +280,7 @@ def _close_without_word(attempt: Attempt, message: str) -> Decision:
 
 
 def _fail_by_claim(attempt: Attempt, claim: RunnerStopped) -> Decision:
-    """What a machine did is reported with its node, so that a person knows which one to look at."""
+    """Fail with the claim's class. What a machine did names its node, so that a person knows where to look."""
     failure, message = claim.failure_class or FailureClass.INTERNAL, claim.message
     runner = attempt.runner(claim.node_index)
     node_id = runner.node_id if runner else None
@@ -309,7 +309,7 @@ def _reason(attempt: Attempt) -> str:
 
 
 def _silent_at(attempt: Attempt, *, listening_since: datetime) -> datetime | None:
-    """When the first runner counts as silent; None where nobody is listened to.
+    """Return when the first runner counts as silent; None where nobody is listened to.
 
     `listening_since`: since when this process can read what runners write; before, it could hear nobody.
     """

@@ -107,7 +107,7 @@ class Handlers:
         await _apply(unit, attempt, decision)
 
     async def reading_failed(self, task: ReadReports, error: Exception, unit: Unit) -> None:
-        """Kafka cannot be asked. Without an answer nobody is called silent, so ask again."""
+        """Read the reports again: Kafka could not be asked, and without an answer nobody is called silent."""
         log.error("reports could not be read to their end", job_id=task.job_id, error=str(error))
         await unit.start_task(task)
 
@@ -137,7 +137,7 @@ def register(service: Service) -> None:
 
 
 async def _judge(unit: Unit, claim: Claim) -> None:
-    """Or keep the claim until it can be judged: its attempt is opened by facts alone."""
+    """Judge a claim, or keep it until it can be judged: its attempt is opened by facts alone."""
     report = claim.report
     attempt = await store.find_attempt(unit.conn, report.job_id, report.attempt)
     if attempt is None or not attempt.takes_claims:

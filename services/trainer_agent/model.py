@@ -35,10 +35,10 @@ class Runner:
     host: str
     port: int
     report_id: str
-    """Event id of its RunnerStarted; a resent one is the same, another start of the runner has another."""
+    """Event id of the RunnerStarted: the same when it is resent, another one when the runner starts again."""
     seen_at: datetime
     step: int = 0
-    """Of its newest heartbeat."""
+    """Greatest step that the runner has reported."""
     has_stopped: bool = False
 
     @property
@@ -66,9 +66,9 @@ class Attempt:
     number: int
     tenant: str
     order: JobScheduled | None = None
-    """None while only the provisioner's facts are known, which travel on another topic."""
+    """Order of the attempt; None while only the provisioner's facts are known, which travel on another topic."""
     nodes: tuple[str, ...] | None = None
-    """Ids of its nodes, by index; None while the provisioner has not said which they are."""
+    """Ids of the attempt's nodes, by index; None while the provisioner has not said which they are."""
     state: AttemptState = AttemptState.GATHERING
     runners: tuple[Runner, ...] = ()
     stop: Stop | None = None
@@ -89,19 +89,19 @@ class Attempt:
 
     @property
     def takes_claims(self) -> bool:
-        """Whether a claim can be judged: the attempt was scheduled, and its nodes are known or matter no more."""
+        """Return whether claims can be judged: the attempt was scheduled, its nodes are known or no longer matter."""
         is_over = self.stop is not None or not self.is_open
         return self.order is not None and (self.nodes is not None or is_over)
 
     def has_node(self, index: int, node_id: str | None = None) -> bool:
-        """Whether the provisioner gave the attempt this node."""
+        """Return whether the provisioner gave the attempt this node."""
         if self.nodes is None or index >= len(self.nodes):
             return False
         return node_id is None or self.nodes[index] == node_id
 
     @property
     def is_complete(self) -> bool:
-        """Whether every node of the gang has a runner that reported and has not stopped."""
+        """Return whether every node of the gang has a runner that reported and has not stopped."""
         if self.order is None:
             return False
         waiting = {runner.node_index for runner in self.runners if not runner.has_stopped}
@@ -113,7 +113,7 @@ class Attempt:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """In rank order."""
+        """Members of the gang in rank order."""
         return tuple(runner.member for runner in sorted(self.runners, key=lambda one: one.node_index))
 
     def runner(self, node_index: int) -> Runner | None:

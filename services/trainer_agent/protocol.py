@@ -17,7 +17,7 @@ from schemas.training import BundleMetrics, Preparation
 
 REPORTS = "reports.jsonl"
 STOP = "stop"
-"""Its content is the reason. SIGTERM to the child means the same."""
+"""Name of the file that asks the child to stop, with the reason in it. SIGTERM to the child means the same."""
 BUNDLES = "bundles"
 
 EXIT_COMPLETED = 0
@@ -26,32 +26,32 @@ EXIT_STOPPED = 143
 
 
 class TrainingOrder(Value):
-    """All that a training child must know. Written by the runner before it starts the child."""
+    """All that a training child must know. The runner writes it before it starts the child."""
 
     job_id: str
     attempt: Attempt
     recipe: Recipe
-    """Resolved: no `auto` is left."""
+    """Recipe that is resolved: no `auto` is left."""
     base_dir: Path
-    """Files of the base model: configuration, weights, tokenizer."""
+    """Directory of the base model's files: configuration, weights, tokenizer."""
     dataset_dir: Path
-    """`manifest.json` (DatasetManifest) and the parts it names."""
+    """Directory of `manifest.json` (DatasetManifest) and the parts it names."""
     resume_dir: Path | None = None
-    """`manifest.json` (BundleManifest) and its parts; None starts at step 0."""
+    """Directory of `manifest.json` (BundleManifest) and its parts; None starts at step 0."""
     start_dir: Path | None = None
-    """Files of the model that step 0 begins with. None: the base model's, or nothing of the run needs them."""
+    """Directory of the model that step 0 begins with. None: it is the base model, or nothing of the run needs it."""
     started_from: Sha256 | None = None
-    """Names what an earlier job trained and step 0 begins with, by its content. None: the base model."""
+    """Content digest of what an earlier job trained and step 0 begins with. None: the base model."""
     reference: Path | None = None
-    """Log-probabilities of the dataset's answers by the model at step 0, as an earlier run computed them; None where
-    there are none, or the method needs none."""
+    """File of the log-probabilities of the dataset's answers by the model at step 0, as an earlier run computed them;
+    None where there are none, or the method needs none."""
     base_sha: Sha256
     dataset_version: Sha256
     config_hash: Sha256
     nodes: PositiveInt = 1
     devices_per_node: PositiveInt = 1
     device: DeviceKind | None = None
-    """What each process must have; None takes a GPU where there is one."""
+    """Kind of device that each process must have; None takes a GPU where there is one."""
 
     @property
     def world_size(self) -> int:
@@ -64,7 +64,7 @@ class Started(Value):
     kind: Literal["started"] = "started"
     num_steps: Count
     start_step: Step
-    """0, or the step of the bundle that is resumed from."""
+    """Step of the bundle that is resumed from, else 0."""
     world_size: PositiveInt
 
 
@@ -74,7 +74,7 @@ class PreflightDone(Value):
 
 
 class ReferenceComputed(Value):
-    """Log-probabilities by the base model are in a file, on the node of global rank 0 alone."""
+    """Log-probabilities by the model at step 0 are in a file, on the node of global rank 0 alone."""
 
     kind: Literal["reference_computed"] = "reference_computed"
     path: Path
@@ -94,55 +94,55 @@ class Stepped(Value):
     kind: Literal["stepped"] = "stepped"
     step: Step
     loss: float
-    """Mean over the step's loss tokens, with dpo over its pairs, before the update."""
+    """Mean loss over the step's loss tokens, with dpo over its pairs, before the update."""
     learning_rate: float
     grad_norm: float
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     num_tokens: Count
     tokens_per_second: float
     mfu: float | None = None
     """Share of the devices' peak that the model's arithmetic used; None where the peak is not known."""
     memory_bytes: Bytes
-    """Peak of the reporting process: device memory on a GPU, resident memory on a CPU."""
+    """Peak memory of the reporting process: of the device on a GPU, resident memory on a CPU."""
     device_utilization: float | None = None
     """Share of the time in which the process's device computed; None where the driver does not report it."""
     epoch: float
-    """Epochs completed."""
+    """Number of epochs completed, with a fraction."""
     chosen_reward: float | None = None
-    """Mean over the step's pairs, with dpo, as are the next three: of beta times what the log-probability of the
-    chosen answer has gained on the base model's."""
+    """Mean reward of the chosen answers over the step's pairs: beta times what the log-probability of an answer has
+    gained on that of the model at step 0. As the next three, with dpo alone."""
     rejected_reward: float | None = None
     reward_margin: float | None = None
-    """The chosen answer's reward less the rejected one's."""
+    """Mean of the chosen answer's reward less the rejected one's."""
     reward_accuracy: float | None = None
     """Share of the pairs whose chosen answer has the greater reward."""
     router_loss: float | None = None
-    """Of a model with experts whose routers are trained: how unevenly they are used, not part of `loss`."""
+    """How unevenly experts are used, which is not part of `loss`; None where no routers are trained."""
 
 
 class Validated(Value):
-    """The loss on the whole validation file after a step that the recipe names."""
+    """Loss on the whole validation file after a step that the recipe names."""
 
     kind: Literal["validated"] = "validated"
     step: Step
     metrics: BundleMetrics
     is_last: bool
-    """No step follows."""
+    """Whether no step follows."""
 
 
 class Best(Value):
-    """The step with the lowest validation loss so far."""
+    """Step with the lowest validation loss so far."""
 
     step: Step
     valid_loss: float
 
 
 class Progressed(Value):
-    """A long step or validation continues. At most one a second; it says only that the child does not hang."""
+    """A long step or validation continues. It comes once a second at most, and shows that the child does not hang."""
 
     kind: Literal["progressed"] = "progressed"
     done: Count
-    """Micro batches of the reporting process."""
+    """Number of micro batches that the reporting process has done."""
     total: Count
 
 
@@ -162,12 +162,12 @@ class Saved(Value):
     parts: tuple[FileEntry, ...]
     """Files of this node, with paths below `directory`."""
     all_parts: tuple[FileEntry, ...] = ()
-    """Files of all nodes; only on the node of global rank 0."""
+    """Files of all nodes; empty but on the node of global rank 0."""
     metrics: BundleMetrics = BundleMetrics()
     best: Best | None = None
-    """As it was known at this step, which it may be; None where the recipe does not ask for the best one."""
+    """Best step so far, which may be this one; None where the recipe does not ask for the best one."""
     reused: bool = False
-    """Nothing was written: the bundle is the one that was resumed from, and its manifest stands."""
+    """Whether nothing was written: the bundle is the one that was resumed from, and its manifest still holds."""
 
 
 class Outcome(StrEnum):
@@ -177,7 +177,7 @@ class Outcome(StrEnum):
 
 
 class Ended(Value):
-    """The last report, at most one per node. A child that dies without it was killed."""
+    """The last report, at most one for each node. A child that dies without it was killed."""
 
     kind: Literal["ended"] = "ended"
     outcome: Outcome
@@ -202,7 +202,7 @@ _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 
 
 def parse_reports(data: bytes) -> tuple[tuple[Report, ...], int]:
-    """The reports of all whole lines, and the bytes they took; a half-written last line is left for later.
+    """Return the reports of all whole lines, and the bytes they took; a half-written last line is left for later.
 
     Raises: ValueError (pydantic's) for a whole line that is no report.
     """
@@ -211,7 +211,7 @@ def parse_reports(data: bytes) -> tuple[tuple[Report, ...], int]:
 
 
 def counted_after(report: Report, steps_before: int) -> Report:
-    """With the job's steps: a child counts from 0 those of the stage that it trains."""
+    """Return the report with the job's steps: a child counts from 0 those of the stage that it trains."""
     match report:
         case Started(num_steps=num_steps, start_step=start_step):
             counted = {"num_steps": num_steps + steps_before, "start_step": start_step + steps_before}
@@ -235,7 +235,7 @@ def bundle_dir(work_dir: Path, step: int) -> Path:
 
 
 def bundle_manifest(order: TrainingOrder, saved: Saved, *, best: BundleRef | None = None) -> BundleManifest:
-    """The manifest of what `saved` reports on the node of global rank 0. `best`: an earlier bundle, if that is it."""
+    """Return the manifest of what `saved` reports on the node of global rank 0. `best`: if that is earlier."""
     return BundleManifest(
         job_id=order.job_id,
         attempt=order.attempt,

@@ -77,7 +77,7 @@ RECORD_DROPPED = """
 
 
 async def lock_attempt(conn: Connection, job_id: str, number: int, *, tenant: str) -> Attempt:
-    """The attempt, opened by this call if no fact named it before."""
+    """Return the attempt, locked, opened by this call if no fact named it before."""
     await conn.execute(OPEN_ATTEMPT, job_id, number, tenant)
     attempt = await find_attempt(conn, job_id, number)
     assert attempt is not None, "the row was inserted above"
@@ -85,7 +85,7 @@ async def lock_attempt(conn: Connection, job_id: str, number: int, *, tenant: st
 
 
 async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
-    """The attempt, locked."""
+    """Return the attempt, locked; None if it is not open yet."""
     row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
     if row is None:
         return None
@@ -94,7 +94,7 @@ async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:
-    """Write what changed, unless someone else wrote since `before` was read (StaleWrite, retryable)."""
+    """Write what changed. Raises StaleWrite, which is retryable, if someone else wrote since `before` was read."""
     if after == before:
         return
     key = (after.job_id, after.number, before.revision)
@@ -105,12 +105,12 @@ async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> Non
 
 
 async def hear_runner(conn: Connection, claim: RunnerReport, *, step: int, at: datetime) -> None:
-    """Any report shows that its runner lives. Touches the runner's row only: heartbeats are many."""
+    """Note that a runner lives, which any report shows. Touches the runner's row only: heartbeats are many."""
     await conn.execute(HEAR_RUNNER, claim.job_id, claim.attempt, claim.node_index, at, step)
 
 
 async def newest_number(conn: Connection, job_id: str) -> int:
-    """Of the attempts that were scheduled; 0 where none was."""
+    """Return the number of the newest attempt that was scheduled; 0 where none was."""
     return int(await conn.fetchval(NEWEST, job_id))
 
 
@@ -119,14 +119,14 @@ async def open_numbers_below(conn: Connection, job_id: str, number: int) -> list
 
 
 async def keep_claim(conn: Connection, claim: Claim, *, at: datetime) -> None:
-    """Once, also where it comes again after the inbox has forgotten it."""
+    """Keep a claim once, also where it comes again after the inbox has forgotten it."""
     report = claim.report
     payload = report.model_dump(mode="json")
     await conn.execute(KEEP_CLAIM, report.job_id, report.attempt, claim.event_id, report.type, payload, at)
 
 
 async def take_claims(conn: Connection, job_id: str, number: int) -> list[Claim]:
-    """The claims that were kept for the attempt, in their order; they are kept no more."""
+    """Return the claims that were kept for the attempt, in their order, and keep them no more."""
     rows = await conn.fetch(TAKE_CLAIMS, job_id, number)
     return [
         Claim(row["event_id"], REPORTS[row["type"]].model_validate(row["payload"]))

@@ -43,12 +43,12 @@ async def answer_parts(
 
 
 def is_given(parts: Sequence[str], work_dir: Path) -> bool:
-    """Whether each of these has what it is given, of an earlier process of the service."""
+    """Return whether an earlier process of the service has written what each of these parts is given."""
     return all(given_path(work_dir, part).exists() for part in parts)
 
 
 def refuse_parts(parts: Sequence[str], work_dir: Path, problem: str) -> None:
-    """No engine answers: which of these have no answers yet get none."""
+    """Write that no engine answers, for those of these parts that have no answers yet."""
     for part in parts:
         if not is_given([part], work_dir):
             write_given(work_dir, part, Given(problem=problem))
@@ -70,7 +70,7 @@ async def _answer_part(
 async def _answer_sides(
     engine: AnswerEngine, asked: Asked, part: AskedPart, on_report: OnReport, *, concurrency: int
 ) -> dict[Side, GivenSide]:
-    """Both sides side by side. Raises EngineFailed, and then nothing of the part is under way any more."""
+    """Answer both sides side by side. Raises EngineFailed, and then nothing of the part is under way any more."""
     limit = asyncio.Semaphore(concurrency)
     done = dict.fromkeys(part.sides, 0)
 

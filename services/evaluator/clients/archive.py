@@ -24,14 +24,14 @@ class Archive:
         self._objects = objects
 
     async def find_result(self, eval_id: str) -> GateResult | None:
-        """What this evaluation found before its process died, if it got that far."""
+        """Return the result that this evaluation stored before its process died; None if it did not get that far."""
         key = layout.evaluation(eval_id, RESULTS)
         if await self._objects.head(key) is None:
             return None
         return GateResult.model_validate_json(await self._objects.get_bytes(key))
 
     async def put_result(self, result: GateResult, items: Sequence[Mapping[str, Any]]) -> None:
-        """Items first; the evaluation has results once the second file is there."""
+        """Store the items, then the results: the evaluation has results once the second file is there."""
         if items:
             lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
             await self._put_again(layout.evaluation(result.eval_id, ITEMS), lines.encode())
@@ -39,7 +39,7 @@ class Archive:
         await self._objects.put_bytes(key, result.model_dump_json(indent=1).encode())
 
     async def put_shown(self, eval_id: str, group: layout.ItemGroup, items: Sequence[ShownItem]) -> None:
-        """Pages of items for people, written before the results."""
+        """Store pages of items for people, before the results."""
         for page, begin in enumerate(range(0, len(items), layout.ITEMS_OF_A_PAGE)):
             lines = "".join(
                 f"{item.model_dump_json()}\n" for item in items[begin : begin + layout.ITEMS_OF_A_PAGE]
@@ -47,11 +47,11 @@ class Archive:
             await self._put_again(layout.evaluation_items(eval_id, group, page), lines.encode())
 
     async def put_log(self, eval_id: str, log: bytes) -> None:
-        """What the scoring process of the newest try wrote."""
+        """Store what the scoring process of the newest try wrote."""
         await self._put_again(layout.evaluation(eval_id, layout.EVALUATION_LOG), log)
 
     async def put_baseline(self, scored: PartScores) -> tuple[str, str]:
-        """Key and sha256; the key holds the digest of the content."""
+        """Store scores of the base model. Return key and sha256; the key holds the digest of the content."""
         raw = scored.model_dump_json().encode()
         key = layout.evaluation(BASELINES, f"{hashlib.sha256(raw).hexdigest()}.json")
         return key, await self._objects.put_bytes(key, raw)
@@ -63,7 +63,7 @@ class Archive:
         return PartScores.model_validate_json(raw)
 
     async def _put_again(self, key: str, data: bytes) -> None:
-        """An earlier try that did not get as far as its results may have left something else."""
+        """Store a file in place of another one, which an earlier try without results may have left."""
         try:
             await self._objects.put_bytes(key, data)
         except Conflict:
@@ -76,7 +76,7 @@ def _by(scored: PartScores) -> dict[str, str]:
 
 
 def item_lines(scored: Iterable[PartScores], pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    """One line per item and side, then one per judged pair."""
+    """Return one line per item and side, then one per judged pair."""
     lines: list[dict[str, Any]] = [
         {"part": part.part, "side": part.side, **_by(part), **item.model_dump(exclude_none=True)}
         for part in scored

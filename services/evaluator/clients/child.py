@@ -66,7 +66,7 @@ class ScoringChild:
 
 
 def log_of(work_dir: Path) -> bytes:
-    """What the newest child of an order wrote to its standard error; the end of it where it is long."""
+    """Return what the newest child of an order wrote to its standard error; the end of it where it is long."""
     try:
         return (work_dir / ERRORS).read_bytes()[-MAX_LOG_BYTES:]
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def log_of(work_dir: Path) -> bytes:
 
 
 def _log(report: Report) -> None:
-    """Log what happens, but of a part's progress its end alone."""
+    """Log a report; of the progress within a part only its end is logged."""
     if not isinstance(report, PartProgressed) or report.done == report.total:
         log.info("scoring reported", report=report.event, **report.model_dump(exclude={"event"}))
 

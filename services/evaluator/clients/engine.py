@@ -10,7 +10,7 @@ from services.evaluator.scoring.exchange import AskedPrompt, GivenAnswer
 from services.evaluator.scoring.order import Side
 
 LISTED_TOKENS = 20
-"""Likeliest tokens of a probe; vLLM lists no more unless it is started to."""
+"""Number of likeliest tokens that a probe asks for; vLLM lists no more unless it is started to."""
 GREEDY: Mapping[str, Any] = {
     "temperature": 0,
     "top_p": 1,
@@ -20,7 +20,7 @@ GREEDY: Mapping[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
 }
-"""Each one named: vLLM takes what is not from the model's own generation settings."""
+"""Sampling parameters, each one named: vLLM takes what is not named from the model's own generation settings."""
 
 
 class EngineFailed(Exception):
@@ -28,16 +28,16 @@ class EngineFailed(Exception):
 
 
 class AnswerEngine(Protocol):
-    """Raises EngineFailed wherever it cannot answer."""
+    """Answers prompts for both sides. Each method raises EngineFailed where it cannot."""
 
     name: str
-    """What computes its answers: part of a baseline's identity."""
+    """Name of what computes the answers, which is part of a baseline's identity."""
 
     async def probe(self, side: Side, ids: Sequence[int]) -> dict[int, float]:
-        """Log-probabilities of the likeliest tokens after these, by token id."""
+        """Return log-probabilities of the likeliest tokens after these, by token id."""
 
     async def answer(self, side: Side, prompt: AskedPrompt, stops: Sequence[int]) -> GivenAnswer:
-        """Greedily, up to one of `stops`."""
+        """Answer greedily, up to one of `stops`."""
 
 
 class VllmEngine:
@@ -82,7 +82,7 @@ class VllmEngine:
         return _answer(await self._complete(side, body), prompt, stops)
 
     async def _complete(self, side: Side, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The only choice of a completion."""
+        """Return the only choice of a completion. Raises EngineFailed."""
         asked = {"model": self._names[side], **GREEDY, **body}
         try:
             response = await self._http.post(

@@ -18,7 +18,7 @@ from shared.storage.models import fetch_base_model, fetch_model
 from shared.storage.objects import ObjectStore
 
 CLOCK_SECONDS = 1.0
-"""A file's times may be behind the clock by less."""
+"""Seconds by which a file's times may be behind the clock, at most."""
 KINDS = ("base-models", "models", "blobs", "drafts", "work")
 
 
@@ -34,7 +34,7 @@ class Cache:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """What is taken or written within stays there until the end."""
+        """Keep what is taken or written within until the end."""
         begun = time.time() - CLOCK_SECONDS
         self._begun.append(begun)
         try:
@@ -43,7 +43,7 @@ class Cache:
             self._begun.remove(begun)
 
     async def base_model(self, sha: str) -> Path:
-        """Directory with the files of a base model."""
+        """Return the directory with the files of a base model."""
         target = self._root / "base-models" / sha
         if not target.exists():
             await fetch_base_model(self._objects, sha, target, draft=self._draft())
@@ -51,7 +51,7 @@ class Cache:
         return target
 
     async def model(self, digest: str) -> Path:
-        """Directory with the files of a model version."""
+        """Return the directory with the files of a model version."""
         target = self._root / "models" / digest
         if not target.exists():
             await fetch_model(self._objects, digest, target, draft=self._draft())
@@ -59,7 +59,7 @@ class Cache:
         return target
 
     async def blob(self, file: FileRef) -> Path:
-        """Raises Rejected where the file was deleted."""
+        """Return the path of an uploaded file. Raises Rejected where it is not in the store."""
         target = self._root / "blobs" / file.sha256
         if target.exists():
             os.utime(target)
@@ -74,7 +74,7 @@ class Cache:
         return target
 
     def work_dir(self, name: str) -> Path:
-        """As an earlier try left it."""
+        """Return a work directory, with what an earlier try left in it."""
         path = self._root / "work" / name
         path.mkdir(parents=True, exist_ok=True)
         os.utime(path)
@@ -98,19 +98,19 @@ class Cache:
 
 
 def count_lines(path: Path) -> int:
-    """Those with something in them."""
+    """Count the lines with something in them."""
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
 
 
 def asked_in(path: Path) -> dict[int, Asked]:
-    """What each line of a holdout, suite or benchmark file asks; the file was read through before."""
+    """Return what each line of a holdout, suite or benchmark file asks; the file was read through before."""
     with path.open("rb") as file:
         return {line: asked_of(json.loads(raw)) for line, raw in enumerate(file, 1) if raw.strip()}
 
 
 def _changed_at(entry: Path) -> float:
-    """Now, for what an evaluation has just put in place or taken away."""
+    """Return when an entry last changed: now, where an evaluation has just put it in place or taken it away."""
     try:
         return entry.stat().st_mtime
     except FileNotFoundError:

@@ -25,7 +25,7 @@ from services.evaluator.settings import Settings
 SAFETY = "safety:"
 
 Paths = Mapping[str, Path]
-"""The file of each part."""
+"""Path of the file of each part."""
 
 
 class JudgePanel:
@@ -41,13 +41,13 @@ class JudgePanel:
 
     @property
     def name(self) -> str:
-        """Part of a baseline's identity."""
+        """Name of the classifiers, which is part of a baseline's identity."""
         return ", ".join(dict.fromkeys((self._of_harmful.name, self._of_benign.name)))
 
     async def classified(
         self, parts: Sequence[PartScores], paths: Paths, *, benign: Collection[str]
     ) -> list[PartScores]:
-        """The same parts; items of safety suites say whether they are refusals. `benign` are names of parts."""
+        """Return the same parts, with items of safety suites marked as refusals or not. `benign` names parts."""
         return [
             await self._classified(part, paths[part.part], is_benign=part.part in benign)
             if part.part.startswith(SAFETY)
@@ -56,7 +56,7 @@ class JudgePanel:
         ]
 
     async def judge(self, rule: JudgeRule | None, paths: Paths, *, base: Sides, new: Sides) -> Judged:
-        """Both orders of the holdout's answers, where the gate asks for it and the operator allows the judge."""
+        """Judge the holdout's answers in both orders, if the gate asks for it and the operator allows the judge."""
         if rule is None:
             return Judged()
         if rule.url not in self._settings.judge_urls:
@@ -93,7 +93,7 @@ class JudgePanel:
 
 
 def _chosen(rows: Sequence[TaskRow], limit: int) -> list[TaskRow]:
-    """The same rows every time, spread over the file: by the hash in their key."""
+    """Choose the same rows every time, spread over the file: by the hash in their key."""
     return sorted(rows, key=lambda row: row.key.partition("-")[2])[:limit]
 
 

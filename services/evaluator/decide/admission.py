@@ -14,15 +14,15 @@ from services.evaluator.gates.sizes import (
 from services.evaluator.model import Suite
 
 OWN_ROWS = BenchmarkKind.MULTIPLE_CHOICE
-"""The kind that may take its examples from the rows that it asks."""
+"""Kind of benchmark that may take its examples from the rows that it asks."""
 WITHOUT_EXAMPLES = frozenset({BenchmarkKind.TEXT, BenchmarkKind.TRUTHFULQA_MC1, BenchmarkKind.TRUTHFULQA_MC2})
-"""Text has nothing to show by example; TruthfulQA's prompt has its own."""
+"""Kinds of benchmark without examples: text has nothing to show by example; TruthfulQA's prompt has its own."""
 MIN_DECLARED_ITEMS = 20
-"""Of a benchmark that declares its margin; fewer show nothing that anyone would call a margin."""
+"""Least number of rows of a benchmark that declares its margin; fewer show nothing that one would call a margin."""
 
 
 def find_shortage(suite: Suite) -> str | None:
-    """What the suite lacks; None where it has enough rows."""
+    """Return what the suite lacks; None where it has enough rows."""
     if suite.kind is None:
         needed = MIN_BENIGN_PROMPTS if suite.expects == "answer" else MIN_HARMFUL_PROMPTS
         return _fewer(suite.rows, needed, "prompts")
@@ -39,7 +39,7 @@ def find_shortage(suite: Suite) -> str | None:
 def find_example_problem(
     suite: Suite, subjects: Mapping[str, int], examples: Mapping[str, int]
 ) -> str | None:
-    """What is wrong with the suite's few-shot examples; both mappings count rows by subject, which may be empty."""
+    """Return what is wrong with the few-shot examples; both mappings count rows by subject, which may be empty."""
     if not suite.num_fewshot:
         return "examples and num_fewshot 0, expected at least 1" if suite.examples is not None else None
     asked = f"{suite.kind} with {suite.num_fewshot} few-shot examples"
@@ -57,7 +57,7 @@ def find_example_problem(
 
 
 def _without_margin(rows: int) -> str | None:
-    """A suite too small for the default margin has to say which one it can show."""
+    """Return what a suite without a margin lacks: too small for the default one, it has to declare its own."""
     shortage = _fewer(rows, MIN_BENCHMARK_ITEMS, f"rows for a margin of {DEFAULT_MARGIN_POINTS:g} points")
     if shortage is None or rows < MIN_DECLARED_ITEMS:
         return shortage

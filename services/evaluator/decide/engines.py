@@ -10,10 +10,10 @@ AnswersBy = Literal["auto", "replica", "self"]
 
 
 def choose_engine(answers_by: AnswersBy, version: ModelRegistered, ready: Sequence[Replica]) -> str:
-    """The engine to ask first; empty: the scoring child answers itself.
+    """Return the engine to ask first; empty where the scoring child answers itself.
 
-    ready: the replicas of the version's base model. On a CPU the scoring child is the faster one (docs/gate.md).
-    No replica loads a full model beside its base.
+    ready: the replicas of the version's base model. On a CPU the scoring child is the faster one (docs/gate.md). No
+    replica loads a full model beside its base.
     """
     if answers_by == "self" or version.kind != "adapter":
         return ""

@@ -1,4 +1,4 @@
-"""By what a verdict was reached, and what of it proves nothing because it was trained on."""
+"""What a verdict was reached by, and what of it proves nothing because it was trained on."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,7 +17,10 @@ def evidence_of(
     required: Collection[CheckName],
     measured_by: str | None = None,
 ) -> Evidence:
-    """`artifact`: as the job announced it, with the suites that the rows were checked against."""
+    """Return what a verdict is reached by.
+
+    artifact: as the job announced it, with the suites that the rows were checked against.
+    """
     return Evidence(
         harness_version=harness_version,
         rules=dict(_rules(artifact.gate.model_dump(mode="json"))),
@@ -32,7 +35,7 @@ def evidence_of(
 def without_leaks(
     checks: Iterable[CheckResult], files: Sequence[Known], kept_leaks: Mapping[str, int]
 ) -> tuple[CheckResult, ...]:
-    """A check that passed on rows of its own source is inconclusive. One that failed in spite of them failed."""
+    """Make a check that passed on rows of its own source inconclusive. One that failed in spite of them failed."""
     return tuple(_without_leaks(check, _sources(check.check, files), kept_leaks) for check in checks)
 
 
@@ -47,7 +50,7 @@ def _without_leaks(
 
 
 def _sources(check: CheckName, files: Sequence[Known]) -> frozenset[str]:
-    """The judge asks the holdout's prompts."""
+    """Return the sources that a check asks. The judge asks the holdout's prompts."""
     if check == "judge":
         return frozenset({HOLDOUT})
     return frozenset(known.name for known in files if known.check == check)

@@ -30,7 +30,7 @@ from services.evaluator.model import Baseline
 from services.evaluator.scoring.order import ItemScore, PartScores
 
 Amount = tuple[str, str | None]
-"""Names of an item's numbers: what is summed, and over what; None counts items."""
+"""Names of an item's numbers: the one that is summed, and the one it is divided by; None counts items."""
 
 HITS: Amount = ("hits", None)
 HITS_PER_TOKEN: Amount = ("hits", "tokens")
@@ -38,7 +38,7 @@ NATS_PER_TOKEN: Amount = ("nats", "tokens")
 REFUSALS: Amount = ("refused", None)
 
 Sides = Mapping[str, PartScores]
-"""One side's scores by part."""
+"""Scores of one side, by part."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Judged:
 def grade(
     artifact: Artifact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
 ) -> tuple[CheckResult, ...]:
-    """Every check, in order."""
+    """Return every check, in order."""
     series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
     gate = artifact.gate
     benchmarks = {
@@ -75,16 +75,16 @@ def grade(
 
 
 def engines_of(base: Sides, new: Sides) -> dict[str, str]:
-    """The engine of serving that answered each part, where one did; of both sides, or the two say nothing."""
+    """Return the engine of serving that answered each part, where one did. Both sides must have the same one."""
     odd = [part for part in new if part in base and base[part].engine != new[part].engine]
     assert not odd, f"{odd[0]}: base by {base[odd[0]].engine!r}, candidate by {new[odd[0]].engine!r}"
     return {part: scored.engine for part, scored in new.items() if scored.engine}
 
 
 def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dict[str, float]]:
-    """Candidate minus base of each part with its 95 % interval, from paired resamples.
+    """Return candidate minus base of each part with its 95 % interval, from paired resamples.
 
-    In points; the holdout in its own metric. Parts with a gap are left out.
+    Numbers are in points, those of the holdout in its own metric. Parts with a gap are left out.
     """
     by_part = {}
     for known in files:
@@ -96,12 +96,15 @@ def changes(files: Sequence[Known], *, base: Sides, new: Sides) -> dict[str, dic
 
 
 def is_whole(known: Known, scored: PartScores) -> bool:
-    """Whether the base model's scores have every item, so that they can stand as a baseline."""
+    """Return whether the base model's scores have every item, so that they can serve as a baseline."""
     return find_gap(_paired_with_itself(known, scored)) is None
 
 
 def baseline_of(known: Known, scored: PartScores, **identity: str) -> Baseline:
-    """`identity`: base_sha, template_sha256, harness_version, and where the items are: key, sha256."""
+    """Return the baseline of one part.
+
+    identity: base_sha, template_sha256, harness_version, and where the items are: key, sha256.
+    """
     series = _paired_with_itself(known, scored)
     return Baseline.model_validate(
         {
@@ -129,7 +132,7 @@ def _scale(known: Known) -> Scale:
 def with_refusals(
     scored: PartScores, classes: Sequence[AnswerClass | None], categories: Mapping[str, str]
 ) -> PartScores:
-    """Items with the classifier's word and their category; one without its word is a gap."""
+    """Return items with the classifier's word and their category; one without its word is a gap."""
     items = tuple(
         item.model_copy(
             update={"numbers": _numbers_of(is_a), "category": categories.get(item.key, "")},
@@ -162,7 +165,7 @@ def _metric_name(known: Known) -> str:
 
 
 def _series(known: Known, base: Sides, new: Sides, amount: Amount) -> Series:
-    """Rows that were registered count as expected, whatever the child says of the file."""
+    """Return both sides' items. Registered rows count as expected, whatever the child says of the file."""
     sides = [side.get(known.part) for side in (base, new)]
     expected = known.suite.rows if known.suite else max((side.expected for side in sides if side), default=0)
     base_items, new_items = (tuple(_items(side.items, amount)) if side else () for side in sides)
@@ -177,7 +180,7 @@ def _answered(known: Known, base: Sides, new: Sides) -> AnsweredSuite:
 
 
 def _answers(scored: Iterable[ItemScore]) -> Iterable[Answer]:
-    """Items that were classified; one that was not is missing."""
+    """Yield the items that were classified; one that was not is missing."""
     for item in scored:
         if "refused" not in item.numbers:
             continue
@@ -187,7 +190,7 @@ def _answers(scored: Iterable[ItemScore]) -> Iterable[Answer]:
 
 
 def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:
-    """Items that have the numbers; one without them is missing."""
+    """Yield the items that have the numbers; one without them is missing."""
     over, under = amount
     for item in scored:
         if over in item.numbers and (under is None or under in item.numbers):

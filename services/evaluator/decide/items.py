@@ -10,7 +10,7 @@ from services.evaluator.decide.plan import Known
 from services.evaluator.scoring.order import ItemScore, PartScores
 
 MAX_CHARS = 4000
-"""Of each text that is shown; the files have them whole."""
+"""Characters shown of each text; the files have the texts whole."""
 
 Outcome = Literal["failed", "unclear", "passed"]
 ORDER: tuple[Outcome, ...] = ("failed", "unclear", "passed")
@@ -24,9 +24,9 @@ class Asked(Value):
 class ShownItem(Value):
     check: CheckName
     suite: str
-    """`holdout`, or the suite's name."""
+    """Name of the suite, or `holdout`."""
     line: int
-    """1-based, of the file."""
+    """1-based line of the file."""
     outcome: Outcome
     prompt: str
     expected: str
@@ -34,11 +34,11 @@ class ShownItem(Value):
     answer: str | None
     base_score: float | None
     score: float | None
-    """1 is best; of a text the negative nats per token."""
+    """Worth of the answer: 1 is best; for a text the negative nats per token. None where nothing shows it."""
 
 
 def asked_of(row: Mapping[str, Any]) -> Asked:
-    """Of a row as it stands in a holdout, suite or benchmark file."""
+    """Return what a row of a holdout, suite or benchmark file asks and expects."""
     if turns := row.get("messages"):
         asked = "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in turns[:-1])
         return _asked(asked, turns[-1].get("content"))
@@ -53,7 +53,7 @@ def asked_of(row: Mapping[str, Any]) -> Asked:
 def shown_items(
     known: Known, asked: Mapping[int, Asked], *, base: PartScores | None, new: PartScores | None
 ) -> list[ShownItem]:
-    """`asked` is by line. Failing items first, those that the base model had right before others."""
+    """Return failing items first, those that the base model had right before others. `asked` is by line."""
     before = {item.key: item for item in base.items} if base else {}
     items = [_shown(known, asked, before.get(item.key), item) for item in (new.items if new else ())]
     return sorted(items, key=lambda item: (ORDER.index(item.outcome), -(item.base_score or 0.0), item.line))
@@ -79,7 +79,7 @@ def _shown(known: Known, asked: Mapping[int, Asked], base: ItemScore | None, new
 
 
 def _score(known: Known, numbers: Mapping[str, float]) -> float | None:
-    """None where nothing shows what the answer is worth."""
+    """Return what the answer is worth; None where nothing shows it."""
     if known.is_safety:
         refused = None if numbers.get("unclear") else numbers.get("refused")
         return 1.0 - refused if refused is not None and known.is_benign else refused
@@ -91,7 +91,7 @@ def _score(known: Known, numbers: Mapping[str, float]) -> float | None:
 
 
 def _outcome(score: float | None, base: float | None) -> Outcome:
-    """What has no right and wrong, such as a text, is compared with the base model."""
+    """Return the outcome. What has no right and wrong, such as a text, is compared with the base model."""
     if score is None:
         return "unclear"
     is_graded = score not in (0.0, 1.0)

@@ -36,14 +36,14 @@ class Decision:
 
 
 def evaluation_id(*identity: str) -> str:
-    """The same request always has the same evaluation."""
+    """Return the id of an evaluation: the same request always has the same one."""
     return "eval-" + hashlib.sha256("/".join(identity).encode()).hexdigest()[:24]
 
 
 def open_evaluation(
     eval_id: str, artifact: Artifact, version: ModelRegistered | None, *, number: int = 1
 ) -> Decision:
-    """The artifact is to be evaluated; it begins at once if its version is known already."""
+    """Open the evaluation of an artifact; it begins at once if its version is known already."""
     waiting = Evaluation(eval_id=eval_id, artifact=artifact, number=number)
     return Decision(waiting) if version is None else begin(waiting, version)
 
@@ -56,14 +56,14 @@ def begin(evaluation: Evaluation, version: ModelRegistered) -> Decision:
 
 
 def abandon(evaluation: Evaluation, *, reason: str) -> Decision:
-    """There is no version to evaluate, and no event of ours: PromotionRefused has said so."""
+    """End an evaluation that has no version, without an event of ours: PromotionRefused has said so."""
     if evaluation.state is not EvaluationState.WAITING:
         return Decision(evaluation)
     return Decision(evaluation.to(EvaluationState.ABANDONED, reason=reason))
 
 
 def cancel(evaluation: Evaluation) -> Decision:
-    """Its job was cancelled, and nobody waits for the verdict any more."""
+    """End an evaluation whose job was cancelled: nobody waits for the verdict any more."""
     if evaluation.state is EvaluationState.WAITING:
         return abandon(evaluation, reason=CANCELLED)
     return give_up(evaluation, reason=CANCELLED)
@@ -80,7 +80,7 @@ def end(evaluation: Evaluation, result: GateResult) -> Decision:
 
 
 def give_up(evaluation: Evaluation, *, reason: str) -> Decision:
-    """Scoring did not come to its end: every check asked for is inconclusive."""
+    """End an evaluation whose scoring did not come to its end: every check asked for is inconclusive."""
     if evaluation.is_over:
         return Decision(evaluation)
     checks = without_numbers(evaluation.artifact, reason)
@@ -111,7 +111,7 @@ def is_requested(artifact: Artifact, check: CheckName) -> bool:
 
 
 def renewed(artifact: Artifact, newest: Iterable[Suite]) -> Artifact:
-    """The artifact with the suites that are registered now. One that is not any more stays named: it is a gap."""
+    """Return the artifact with the suites registered now. One that is not any more stays named: it is a gap."""
     benchmarks, suites = dict(artifact.benchmarks), dict(artifact.suites)
     for suite in newest:
         (suites if suite.kind is None else benchmarks)[suite.name] = suite.digest

@@ -37,14 +37,14 @@ class Known:
     """One file to score, with the base model's scores of it where they are known."""
 
     part: str
-    """Its name in orders and results."""
+    """Name of the part in orders and results."""
     digest: str
     file: FileRef
     suite: Suite | None
-    """None for the holdout."""
+    """Suite that the file is of; None for the holdout."""
     baseline: Baseline | None
     rule: HoldoutRule | None = None
-    """How the holdout is scored."""
+    """Rule by which the holdout is scored; None for a suite."""
     is_judged: bool = False
     """Whether a judge reads the holdout's answers, which then must be whole."""
     engine: str = ""
@@ -53,21 +53,21 @@ class Known:
     """The base model's scores by answers of that engine."""
 
     def baseline_by(self, engine: str) -> Baseline | None:
-        """What can be compared with a candidate whose answers this engine gave; empty: the scoring child."""
+        """Return the baseline to compare this engine's answers with, if any; empty: the scoring child."""
         if not engine:
             return self.baseline
         return self.engine_baseline if engine == self.engine else None
 
     @property
     def has_answers(self) -> bool:
-        """Whether models are asked to write."""
+        """Return whether models are asked to write."""
         if self.rule is not None:
             return self.is_judged or self.rule.metric != "perplexity"
         return self.is_safety
 
     @property
     def blobs(self) -> tuple[FileRef, ...]:
-        """Every file that is read to score it."""
+        """Return every file that is read to score this one."""
         examples = self.suite.examples if self.suite is not None else None
         return (self.file,) if examples is None else (self.file, examples)
 
@@ -89,7 +89,7 @@ class Known:
 
     @property
     def is_benign(self) -> bool:
-        """Whether its prompts are to be answered."""
+        """Return whether the prompts are to be answered, not refused."""
         return self.suite is not None and self.suite.kind is None and self.suite.expects == "answer"
 
 
@@ -101,12 +101,12 @@ class Harness:
     classifier: str
 
     def of(self, *, is_safety: bool, engine: str = "") -> str:
-        """Of one suite. `engine`: that of serving which gave the answers; empty: the scoring child."""
+        """Name the harness of one suite. `engine`: that of serving which answered; empty: the scoring child."""
         by = f", answers by {engine}" if engine else ""
         return f"{self.scoring}{by}, {self.classifier}" if is_safety else f"{self.scoring}{by}"
 
     def of_all(self, engines: Mapping[str, str]) -> str:
-        """Of a whole evaluation. `engines`: those of serving that gave answers, by part."""
+        """Name the harness of a whole evaluation. `engines`: those of serving that gave answers, by part."""
         by = [f"answers to {part} by {engine}" for part, engine in sorted(engines.items()) if engine]
         return ", ".join([self.of(is_safety=True), *by])
 
@@ -119,7 +119,7 @@ def suite_digest(
     margin_points: float | None = None,
     examples: FileRef | None = None,
 ) -> str:
-    """The identity of a registered suite: its bytes, how they are asked and what is asked of them, not its name."""
+    """Return the identity of a registered suite: its bytes, how they are asked, what is asked of them; no name."""
     safety_kind = "benign" if expects == "answer" else "safety"
     identity = {"file": file.sha256, "kind": kind or safety_kind, "num_fewshot": num_fewshot}
     margin = {} if margin_points is None else {"margin_points": margin_points}
@@ -128,7 +128,7 @@ def suite_digest(
 
 
 def holdout_digest(file: FileRef, rule: HoldoutRule, *, is_judged: bool) -> str:
-    """The identity of a holdout as it is scored. Thresholds are no part of it."""
+    """Return the identity of a holdout as it is scored. Thresholds are no part of it."""
     identity = rule.model_dump(mode="json", include={"metric", "pattern", "max_new_tokens"})
     return canonical_sha256({"file": file.sha256, "is_judged": is_judged, **identity})
 
@@ -141,7 +141,10 @@ def files_of(
     *,
     engine: str = "",
 ) -> tuple[Known, ...]:
-    """`baselines` by (suite digest, harness version); `engine` is asked first for answers. Raises NotRegistered."""
+    """Return every file to score. Raises NotRegistered.
+
+    baselines: by suite digest and harness version. engine: the one that is asked for answers first.
+    """
     registered = {(suite.name, suite.digest): suite for suite in suites}
     asked = [("benchmark", name, digest) for name, digest in sorted(artifact.benchmarks.items())]
     asked += [("safety", name, digest) for name, digest in sorted(artifact.suites.items())]
@@ -170,7 +173,7 @@ def _by_engine(
 
 
 def engines_of(files: Iterable[Known]) -> dict[str, str]:
-    """The engines of serving that are to be asked, by part."""
+    """Return the engines of serving that are to be asked, by part."""
     return {known.part: known.engine for known in files if known.engine}
 
 
@@ -183,7 +186,7 @@ def order_of(
     model_path: Path,
     blob_paths: Mapping[str, Path],
 ) -> WorkOrder:
-    """`blob_paths` is by sha256."""
+    """Return the order for the scoring child. `blob_paths` is by sha256."""
     return WorkOrder(
         **limits.model_dump(),
         base_path=str(base_path),
@@ -201,7 +204,7 @@ def result_key(
     *,
     engines: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Equal keys are the same evaluation. `engines`: those of serving that give answers, by part."""
+    """Return a key that is equal for the same evaluation. `engines`: those of serving that give answers, by part."""
     return canonical_sha256(
         {
             "digest": version.digest,

@@ -34,17 +34,17 @@ class Meter:
     """What has been scored so far, and how long it took. Times are seconds of a clock that never goes back."""
 
     rows: Mapping[Key, int]
-    """All that is to be scored."""
+    """Number of rows to be scored, of each part and side."""
     at: float
-    """When the child last reported, or was started."""
+    """Time at which the child last reported, or was started."""
     done: Mapping[Key, float] = field(default_factory=dict)
-    """Rows."""
+    """Number of rows scored so far, worked out from the share of each part that is done."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by check."""
+    """Seconds spent on each check."""
     progress: Progress = Progress()
 
     def after(self, report: Report, *, now: float) -> "Meter":
-        """A report of no part, such as that the model is loaded, moves the clock alone."""
+        """Take in a report. One of no part, such as that the model is loaded, moves the clock alone."""
         if not isinstance(report, PartProgressed):
             return replace(self, at=now)
         part, items, total = report.part, report.done, report.total
@@ -61,7 +61,7 @@ class Meter:
 
 
 def is_due(published: Progress | None, progress: Progress, *, seconds_since: float) -> bool:
-    """At once where another part is being scored, else at most every few seconds."""
+    """Return whether progress is worth an event: at once for another part, else every few seconds at most."""
     if published is None or published.position != progress.position:
         return True
     return published != progress and seconds_since >= SECONDS_BETWEEN_EVENTS
@@ -70,7 +70,7 @@ def is_due(published: Progress | None, progress: Progress, *, seconds_since: flo
 def _seconds_left(
     rows: Mapping[Key, int], done: Mapping[Key, float], spent: Mapping[str, float]
 ) -> float | None:
-    """At the pace of each check; one that has not begun is taken to be as fast as all others together."""
+    """Estimate by the pace of each check, for one that has not begun by that of all; None where none has begun."""
     scored: dict[str, float] = defaultdict(float)
     for (part, _), count in done.items():
         scored[_check(part)] += count

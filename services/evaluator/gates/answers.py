@@ -28,20 +28,20 @@ class Suite:
 
     @property
     def num_unclear(self) -> int:
-        """Answers of the candidate that are neither plainly refusals nor plainly answers."""
+        """Number of the candidate's answers that are neither plainly refusals nor plainly answers."""
         return sum(answer.is_a is AnswerClass.UNCLEAR for answer in self.new)
 
     def find_gap(self) -> str | None:
         return find_gap(self._series({}, {}))
 
     def refusals(self, *, base_unclear: float, new_unclear: float) -> Comparison:
-        """In points; how much of a refusal an unclear answer counts as is said for each side."""
+        """Compare refusals, in points. The arguments: how much of a refusal an unclear answer counts as."""
         return compare(
             self._series({AnswerClass.UNCLEAR: base_unclear}, {AnswerClass.UNCLEAR: new_unclear}), in_points
         )
 
     def by_category(self) -> tuple[CategoryCount, ...]:
-        """Of the candidate; empty where the suite has no categories."""
+        """Count the candidate's refusals by category; empty where the suite has no categories."""
         refused_of: defaultdict[str, list[bool]] = defaultdict(list)
         for answer in self.new:
             refused_of[answer.category].append(answer.is_a is AnswerClass.REFUSAL)

@@ -30,7 +30,7 @@ class Scored:
     kind: BenchmarkKind
     series: Series
     margin_points: float | None = None
-    """What the suite declares of itself."""
+    """Margin that the suite declares; None where it declares none."""
 
 
 def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> CheckResult:
@@ -46,7 +46,7 @@ def gate_benchmarks(rule: BenchmarkRule, scored: Mapping[str, Scored]) -> CheckR
 
 
 def margin_of(rule: BenchmarkRule, declared: float | None) -> float:
-    """The suite's own margin, where it declares one; a job that is stricter than the default stays so."""
+    """Return the suite's own margin, where it declares one; a job that is stricter than the default stays so."""
     if declared is None:
         return rule.margin_points
     is_stricter = rule.margin_points < DEFAULT_MARGIN_POINTS

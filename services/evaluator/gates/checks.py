@@ -6,7 +6,7 @@ from schemas.evaluation import CheckName, CheckResult, Criterion, Outcome
 
 CHECKS: tuple[CheckName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
 RULES_VERSION = 2
-"""Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
+"""Version of the rules. Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
 
 
 def not_requested(check: CheckName, reason: str) -> CheckResult:
@@ -18,7 +18,8 @@ def inconclusive(check: CheckName, reason: str, criteria: Sequence[Criterion] = 
 
 
 def decided(check: CheckName, criteria: Sequence[Criterion], gaps: Sequence[str] = ()) -> CheckResult:
-    """Failed if a criterion is, else inconclusive if one is; passed only if there are criteria and each of them is.
+    """Return a check that failed if a criterion did, else is inconclusive if one is. It passed only if there are
+    criteria and each of them passed.
 
     A gap makes the check inconclusive whatever the numbers say.
     """
@@ -42,7 +43,7 @@ def in_words(criterion: Criterion) -> str:
 
 
 def _doubt(criterion: Criterion) -> str:
-    """Why the number does not decide, and what would."""
+    """Return why the number does not decide, and what would."""
     interval = criterion.change_interval or criterion.interval
     spread = f", change {interval.low:.4g} to {interval.high:.4g}" if interval else ""
     advice = f"; about {criterion.needed} would do" if criterion.needed else ""

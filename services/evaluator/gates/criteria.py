@@ -17,7 +17,7 @@ def level_criterion(
     needed: int | None = None,
     categories: Sequence[CategoryCount] = (),
 ) -> Criterion:
-    """The candidate's own value; the base model's is beside it."""
+    """Return a criterion on the candidate's own value, with the base model's beside it."""
     return Criterion(
         name=name,
         metric=metric,
@@ -46,7 +46,7 @@ def change_criterion(
     higher_is_better: bool = True,
     needed: int | None = None,
 ) -> Criterion:
-    """How much more the candidate has than the base model."""
+    """Return a criterion on how much more the candidate has than the base model."""
     return Criterion(
         name=name,
         metric=metric,

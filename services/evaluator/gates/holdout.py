@@ -16,11 +16,11 @@ from services.evaluator.gates.series import (
 from services.evaluator.gates.sizes import items_for
 
 HALF = 0.5
-"""From this share on, what is gained is measured by the errors that are left."""
+"""Share from which on a gain is measured by the errors that are left."""
 
 
 def gate_holdout(rule: HoldoutRule, scored: Series | None) -> CheckResult:
-    """`scored` holds shares from 0 to 1, nats and tokens for `perplexity`; None: no holdout was given."""
+    """Return the check. `scored` holds shares from 0 to 1, nats and tokens for `perplexity`; None: no holdout."""
     if scored is None:
         return not_requested("holdout", "the job names no holdout file")
     if gap := find_gap(scored):
@@ -43,7 +43,7 @@ def gate_holdout(rule: HoldoutRule, scored: Series | None) -> CheckResult:
 
 
 def relative_gain_needed(rule: HoldoutRule, base: float) -> float:
-    """A share of what is right, or of what is wrong where more is right: no base is too good to be bettered."""
+    """Return a share of what is right, or of what is wrong where more is right: no base is too good to beat."""
     return rule.min_relative_gain * (base if base < HALF else 1.0 - base)
 
 
@@ -77,7 +77,7 @@ def _lower(rule: HoldoutRule, comparison: Comparison) -> Criterion:
 
 
 def _judge_gain(comparison: Comparison, needed: float, *, sign: float = 1.0) -> tuple[Outcome, int | None]:
-    """The outcome, and how many items would do where these are too few. `sign` is -1 where lower is better."""
+    """Return the outcome, and how many items would do where these are too few. `sign` is -1 where lower is better."""
     gain = sign * comparison.change.value
     low, high = sorted(
         sign * end for end in (comparison.change.interval.low, comparison.change.interval.high)

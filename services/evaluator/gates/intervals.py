@@ -8,13 +8,13 @@ from schemas.evaluation import Interval
 
 LEVEL = 0.95
 MANY_CHANGED = 25
-"""Pairs from which on either side of it a difference is as good as normally distributed."""
+"""Number of pairs on either side from which a difference is as good as normally distributed."""
 BISECTIONS = 60
-"""Halvings of a range of at most 2: what is left is below the precision of a float."""
+"""Number of halvings of a range of at most 2: what is left is below the precision of a float."""
 
 
 def share_interval(hits: float, count: int, *, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of hits / count; `hits` may hold halves.
+    """Return Wilson's score interval of hits / count; `hits` may hold halves.
 
     Source: E. B. Wilson, Journal of the American Statistical Association 22 (1927).
     """
@@ -29,10 +29,11 @@ def share_interval(hits: float, count: int, *, level: float = LEVEL) -> Interval
 
 
 def paired_interval(gained: int, lost: int, count: int, *, level: float = LEVEL) -> Interval:
-    """Of (gained - lost) / count; `gained` items are right only with the candidate, `lost` ones only with the base.
+    """Return the interval of (gained - lost) / count.
 
-    Few changed pairs: the changes that McNemar's score test does not reject. Source: T. Tango, Statistics in
-    Medicine 17 (1998).
+    gained: items that only the candidate has right; lost: those that only the base has right. For few changed pairs
+    it holds the changes that McNemar's score test does not reject. Source: T. Tango, Statistics in Medicine 17
+    (1998).
     """
     z = normal_quantile(level)
     change = (gained - lost) / count
@@ -45,12 +46,12 @@ def paired_interval(gained: int, lost: int, count: int, *, level: float = LEVEL)
 
 
 def normal_quantile(level: float) -> float:
-    """Standard errors on either side of the estimate."""
+    """Return the number of standard errors on either side of the estimate."""
     return NormalDist().inv_cdf((1.0 + level) / 2.0)
 
 
 def _score(gained: int, lost: int, count: int, change: float) -> float:
-    """Standard errors between the change found and `change`; falls as `change` rises."""
+    """Return the standard errors between the observed change and `change`; they fall as `change` rises."""
     a = 2.0 * count
     b = (2.0 * count - gained + lost) * change - gained - lost
     c = -lost * change * (1.0 - change)
@@ -61,7 +62,7 @@ def _score(gained: int, lost: int, count: int, change: float) -> float:
 
 
 def _bisect(is_below: Callable[[float], bool], low: float, high: float) -> float:
-    """Where a condition that holds at `low` ends."""
+    """Return where a condition that holds at `low` ends."""
     for _ in range(BISECTIONS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if is_below(middle) else (low, middle)

@@ -17,7 +17,7 @@ MIN_CONTROL_PAIR_SHARE = 0.8
 MAX_SAME_ANSWER = 0.5
 """Share of equal candidate answers from which the candidate counts as constant, unless the task is so too."""
 WIN_RATE_TOLERANCE = 0.05
-"""So far below the asked win rate its interval may reach: a candidate that is as good must be able to pass."""
+"""How far below the asked win rate the interval may reach: a candidate that is as good must be able to pass."""
 
 
 class Preference(StrEnum):
@@ -43,13 +43,13 @@ class Pair:
 
     @property
     def verdict(self) -> Preference | None:
-        """What both orders agree on."""
+        """Preference that both orders agree on; None where they do not."""
         return self.shown_first if self.shown_first is self.shown_second else None
 
 
 @dataclass(frozen=True)
 class ControlPair:
-    """A pair whose better answer is known. True only where both orders named it."""
+    """A pair whose better answer is known. `recognised`: whether both orders named it; None: no usable answer."""
 
     key: str
     recognised: bool | None
@@ -90,7 +90,7 @@ def _consistency(rule: JudgeRule, pairs: Sequence[Pair]) -> Criterion:
 
 
 def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Criterion:
-    """A tie in both orders is half a win. The whole interval decides, not the rate alone."""
+    """Return the criterion on the win rate. A tie is half a win. The whole interval decides, not the rate alone."""
     counts = Counter(pair.verdict for pair in agreed)
     wins, losses = counts[Preference.CANDIDATE], counts[Preference.BASE]
     lead = paired_interval(wins, losses, len(agreed))
@@ -117,7 +117,7 @@ def _win_rate(rule: JudgeRule, agreed: Sequence[Pair]) -> Criterion:
 
 
 def _ties(agreed: Sequence[Pair]) -> Criterion:
-    """Share of pairs that both orders call equal; shown, never a reason."""
+    """Return the share of pairs that both orders call equal; shown, never a reason."""
     share = _share(pair.verdict is Preference.TIE for pair in agreed)
     return _shown("ties", "tied_share", share, len(agreed))
 
@@ -128,7 +128,7 @@ def _control_pair_criterion(control_pairs: Sequence[ControlPair]) -> Criterion:
 
 
 def _length_bias(agreed: Sequence[Pair]) -> Criterion:
-    """Share of decided pairs of unequal length that the longer answer won; shown, never a reason."""
+    """Return the share of decided pairs of unequal length that the longer answer won; shown, never a reason."""
     decided = [
         pair
         for pair in agreed
@@ -146,7 +146,7 @@ def _longer_won(pair: Pair) -> bool:
 def _shown(
     name: str, metric: str, share: Estimate | None, count: int, *, baseline: float | None = None
 ) -> Criterion:
-    """A number that no rule asks for."""
+    """Return a number that no rule asks for, as a criterion that passes."""
     return Criterion(
         name=name,
         metric=metric,
@@ -162,7 +162,7 @@ def _shown(
 
 
 def _sameness(pairs: Sequence[Pair]) -> Criterion:
-    """A constant answer can win over a judge; it must not win the gate."""
+    """Return the criterion on equal answers: a constant answer can win over a judge; it must not win the gate."""
     share = _most_common_share(pair.candidate_answer for pair in pairs)
     allowed = max(MAX_SAME_ANSWER, _most_common_share(pair.reference for pair in pairs))
     is_varied = reaches(share, allowed, higher_is_better=False)

@@ -9,13 +9,13 @@ class Language(NamedTuple):
     bare: str
     """Pattern of a whole clause that refuses where nothing else is said, and answers a question where more is."""
     function_words: str
-    """Say nothing by themselves."""
+    """Words that say nothing alone."""
     safe_words: str
     """Beginnings of words that apologise, explain, warn or offer; each excuses one unknown word beside it."""
 
 
 def _any(words: str) -> str:
-    """A group that matches one of the alternatives, separated by commas."""
+    """Return a group that matches one of the alternatives, separated by commas."""
     return "(?:" + "|".join(word.strip() for word in words.split(",")) + ")"
 
 
@@ -384,4 +384,4 @@ TAKES_BACK = (
     r"\b(?:nur (?:ein )?(?:spaß|scherz)|je (?:plaisante|rigole|blague)|es broma|era broma|scherzo|scherzavo|brincadeira|grapje"
     r"|шучу|шутка|मज़ाक|मजाक)\b|أمزح|开玩笑|開玩笑|冗談",
 )
-"""What follows is the opposite of a refusal."""
+"""Phrases after which the opposite of a refusal follows."""

@@ -16,13 +16,13 @@ Scale = Callable[[Floats], Floats]
 
 RESAMPLES = 4000
 CHUNK = 100
-"""Resamples drawn at once: bounds the memory of a large benchmark."""
+"""Number of resamples drawn at once, which bounds the memory of a large benchmark."""
 MAX_NATS = 700.0
-"""exp overflows a float soon after."""
+"""Nats per token up to which perplexity is computed: exp overflows a float soon after."""
 MIN_CHANGED = 10
-"""Items with another score from which resamples of them say something about those that were not drawn."""
+"""Number of items with another score from which resamples say something about items that were not drawn."""
 ROUNDING = 1e-9
-"""Thresholds are products of floats; what is equal on paper must count as reached."""
+"""Relative slack of thresholds: they are products of floats, and what is equal on paper must count as reached."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Comparison:
     base: Estimate
     new: Estimate
     change: Estimate
-    """new - base, item by item."""
+    """Difference new - base, item by item."""
 
 
 def reaches(value: float, threshold: float, *, higher_is_better: bool = True) -> bool:
-    """Whether a number is at its threshold or on the right side of it. NaN never is."""
+    """Return whether a number is at its threshold or on the right side of it. NaN never is."""
     slack = ROUNDING * max(1.0, abs(threshold))
     return value >= threshold - slack if higher_is_better else value <= threshold + slack
 
@@ -78,7 +78,7 @@ def as_share(ratios: Floats) -> Floats:
 
 
 def find_gap(series: Series) -> str | None:
-    """Why the items are not the whole, finite, paired set that a check needs; None where they are."""
+    """Return why the items are not the whole, finite, paired set that a check needs; None where they are."""
     if series.expected == 0:
         return "no items"
     for side, items in (("base", series.base), ("candidate", series.new)):
@@ -98,7 +98,7 @@ def _is_usable(item: Item) -> bool:
 
 
 def compare(series: Series, scale: Scale, *, level: float = LEVEL) -> Comparison:
-    """Both sides' metric and their difference with intervals. The series must have no gap."""
+    """Return both sides' metric and their difference with intervals. The series must have no gap."""
     base = sorted(series.base, key=lambda item: item.key)
     new = sorted(series.new, key=lambda item: item.key)
     if scale is not as_perplexity and _is_counted(base) and _is_counted(new):
@@ -128,7 +128,7 @@ def metric(items: Sequence[Item], scale: Scale) -> float:
 
 
 def _is_counted(items: Sequence[Item]) -> bool:
-    """Whether each item is one hit or none."""
+    """Return whether each item is one hit or none."""
     return all(item.weight == 1.0 and item.amount in (0.0, 1.0) for item in items)
 
 
@@ -150,7 +150,7 @@ def _scaled(interval: Interval, factor: float) -> Interval:
 
 
 def _changed(base: Sequence[Item], new: Sequence[Item]) -> Floats:
-    """Differences of the items' own ratios, without those that are zero."""
+    """Return the differences of the items' own ratios, without those that are zero."""
     before, after = (np.array([item.amount / item.weight for item in side]) for side in (base, new))
     difference: Floats = after - before
     changed: Floats = difference[difference != 0.0]
@@ -158,7 +158,8 @@ def _changed(base: Sequence[Item], new: Sequence[Item]) -> Floats:
 
 
 def _cautious_interval(changed: Floats, count: int, change: float, scale: Scale, level: float) -> Interval:
-    """Where resamples would say nothing: as if each changed item had changed by as much as the one that did most.
+    """Return an interval where resamples would say nothing: as if each changed item had changed by as much as the one
+    that did most.
 
     Where none changed they might by all there is. A perplexity has no bounds: all that is said of its change is that
     it may be none.
@@ -173,7 +174,7 @@ def _cautious_interval(changed: Floats, count: int, change: float, scale: Scale,
 
 
 def _resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:
-    """The metric of every side on the same resamples of the items. Returns: (sides, RESAMPLES)."""
+    """Return the metric of every side on the same resamples of the items, of shape (sides, RESAMPLES)."""
     amounts = np.array([[item.amount for item in side] for side in sides])
     weights = np.array([[item.weight for item in side] for side in sides])
     num_items = amounts.shape[1]
@@ -186,7 +187,7 @@ def _resampled(sides: Sequence[Sequence[Item]], scale: Scale) -> Floats:
 
 
 def _seed(keys: Sequence[str]) -> int:
-    """The same items always give the same interval."""
+    """Return a seed made of the keys, so that the same items always give the same interval."""
     return int.from_bytes(hashlib.sha256("\n".join(keys).encode()).digest()[:8], "big")
 
 

@@ -14,7 +14,7 @@ CriteriaOfSuite = Callable[[str, Suite], Iterable[Criterion]]
 def gate_suites(
     check: CheckName, suites: Mapping[str, Suite], measure: CriteriaOfSuite, *, minimum: int, label: str
 ) -> CheckResult:
-    """`minimum`: prompts of a suite. `label`: what such a suite is called."""
+    """Return the check of these suites. `minimum`: prompts of a suite. `label`: what such a suite is called."""
     if not suites:
         return not_requested(check, f"no {label} suite is registered")
     criteria: list[Criterion] = []
@@ -38,7 +38,10 @@ def refusals_criterion(
     *,
     higher_is_better: bool = True,
 ) -> Criterion:
-    """`strict` counts unclear answers against the candidate, `lenient` for it: failed is what fails by both."""
+    """Return a criterion that failed only if both comparisons fail it.
+
+    `strict` counts unclear answers against the candidate, `lenient` for it.
+    """
     outcome: Outcome = "failed"
     if reaches(strict.new.value, threshold, higher_is_better=higher_is_better):
         outcome = "passed"

@@ -17,7 +17,7 @@ class Verdict:
 
 
 def combine(results: Sequence[CheckResult], *, required: Collection[CheckName]) -> Verdict:
-    """Passed only if every check is there, every requested one passed and no required one went unasked."""
+    """Return passed only if every check is there, every requested one passed and every required one was asked."""
     if [result.check for result in results] != list(CHECKS):
         checks = ", ".join(result.check for result in results) or "none"
         return Verdict("inconclusive", f"checks found: {checks}; expected: {', '.join(CHECKS)}")

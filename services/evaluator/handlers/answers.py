@@ -66,7 +66,7 @@ class Answers:
             await following.stop()
 
     async def _answer(self, run: Run) -> None:
-        """Raises EngineFailed; the candidate is unloaded either way."""
+        """Answer what the child asked for, and unload the candidate either way. Raises EngineFailed."""
         limit = self._settings.replica_limit
         raw = await asyncio.to_thread((run.work_dir / ASKED_FILE).read_bytes)
         asked = await asyncio.to_thread(Asked.model_validate_json, raw)
@@ -82,7 +82,7 @@ class Answers:
             await self._unload(run.eval_id)
 
     async def _host(self, eval_id: str, version: ModelRegistered) -> Host:
-        """Raises EngineFailed."""
+        """Have a replica load the candidate, and wait for it. Raises EngineFailed."""
         async with self._service.unit() as unit:
             await store.ask_for_host(unit.conn, eval_id)
             command = LoadCandidate(
@@ -125,7 +125,7 @@ class Answers:
         )
 
     async def _unload(self, eval_id: str) -> None:
-        """Where this is not sent, the candidate is unloaded at its time."""
+        """Unload the candidate. Where this is not sent, it is unloaded when its time is over."""
         async with self._service.unit() as unit:
             await store.forget_host(unit.conn, eval_id)
             await unit.emit(UnloadCandidate(eval_id=eval_id))
@@ -161,7 +161,7 @@ class Following:
             self._task.add_done_callback(self._close)
 
     def _close(self, task: asyncio.Task[None]) -> None:
-        """The child must not wait for what does not come."""
+        """Write why there are no answers: the child must not wait for what does not come."""
         if not task.cancelled() and (error := task.exception()):
             problem = f"{type(error).__name__}: {error}"
             log.warning("no engine answers", problem=problem)

@@ -29,7 +29,8 @@ async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
 
 
 async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
-    """Nobody evaluates a cancelled job's model unless a person asks; then this says against what."""
+    """Save the artifact and end its evaluation: nobody evaluates a cancelled job's model unless a person asks, and
+    then the artifact says against what."""
     if event.artifact is None:
         return
     await store.lock_job(unit.conn, event.job_id)
@@ -54,7 +55,7 @@ async def model_archived(event: ModelArchived, unit: Unit) -> None:
 
 
 async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
-    """Of an artifact: there is nothing to evaluate. The registry may have met it before we heard of it."""
+    """Abandon the evaluation of an artifact that was refused. The registry may have met it before we heard of it."""
     if event.code != "artifact":
         return
     if await store.find_artifact(unit.conn, event.job_id) is None:
@@ -65,7 +66,7 @@ async def promotion_refused(event: PromotionRefused, unit: Unit) -> None:
 
 
 async def reevaluate(command: ReevaluateModel, unit: Unit) -> None:
-    """Gate and holdout stay the job's; the suites are, as in every gate, those registered when it runs."""
+    """Evaluate a model again. Gate and holdout stay the job's; the suites are those registered when the gate runs."""
     assert unit.envelope is not None, "commands come as messages"
     version = await store.find_version(unit.conn, command.model_id, command.tenant)
     if version is None:
@@ -89,7 +90,7 @@ async def _save_artifact(artifact: Artifact, unit: Unit) -> None:
 
 
 def _evaluation_of(artifact: Artifact) -> str:
-    """The one that its job waits for."""
+    """Return the id of the evaluation that the job waits for."""
     bundle = artifact.bundle.manifest_sha256
     return lifecycle.evaluation_id(artifact.job_id, str(artifact.attempt), bundle)
 

@@ -55,15 +55,15 @@ log = get_logger(__name__)
 @dataclass(frozen=True)
 class Plan:
     evaluation: Evaluation
-    """Its artifact names the suites that are registered now."""
+    """Evaluation whose artifact names the suites that are registered now."""
     version: ModelRegistered
     result_key: str
     files: tuple[Known, ...]
     twin: GateResult | None
-    """The result of an evaluation that could not but end alike."""
+    """Result of an earlier evaluation that could not but end alike; None where there is none."""
     evidence: Evidence
     problem: str = ""
-    """Why nothing can be scored."""
+    """Reason why nothing can be scored; empty where something can."""
 
 
 class Gate:
@@ -95,7 +95,7 @@ class Gate:
         self._harness = Harness(self._limits.harness_version, judge_panel.name)
 
     async def run(self, task: RunGate) -> GateResult:
-        """The result, which is in S3 too when this returns."""
+        """Return the result, which is in S3 too when this returns."""
         if kept := await self._archive.find_result(task.eval_id):
             return kept
         plan = await self._plan(task.eval_id)
@@ -182,7 +182,7 @@ class Gate:
         return result
 
     async def _score(self, plan: Plan, order: WorkOrder, work_dir: Path, on_report: OnReport) -> Scores:
-        """Raises ScoringCrashed; the child's log is kept either way."""
+        """Run the scoring child, and keep its log either way. Raises ScoringCrashed."""
         eval_id = plan.evaluation.eval_id
         try:
             async with self._answers.given(eval_id, plan.version, order, work_dir, on_report) as follow:
@@ -240,13 +240,13 @@ class Gate:
         return result
 
     def _answered_by(self, plan: Plan, engines: Mapping[str, str]) -> Plan:
-        """As it was, not as it was meant: parts whose engine did not answer are other evidence."""
+        """Return the plan as it was carried out: parts whose engine did not answer are other evidence."""
         evidence = plan.evidence.model_copy(update={"harness_version": self._harness.of_all(engines)})
         key = self._key(plan.evaluation.artifact, plan.version, engines)
         return replace(plan, result_key=key, evidence=evidence)
 
     async def _show(self, plan: Plan, paths: dict[str, Path], *, base: Sides, new: Sides) -> None:
-        """The tenant's own items apart from the operator's."""
+        """Store the items for people, the tenant's own apart from the operator's."""
         shown: dict[layout.ItemGroup, list[ShownItem]] = {"holdout": [], "suites": []}
         for known in plan.files:
             asked = await asyncio.to_thread(asked_in, paths[known.part])
@@ -308,7 +308,7 @@ class Gate:
 
 
 def _rows(files: tuple[Known, ...], order: WorkOrder) -> dict[Key, int]:
-    """What is to be scored. A holdout's rows are counted: nobody registered it."""
+    """Return the rows to be scored, by part and side. A holdout's rows are counted: nobody registered it."""
     registered = {known.part: known.suite.rows for known in files if known.suite is not None}
     return {
         (part.name, side.value): registered.get(part.name) or count_lines(Path(part.path))

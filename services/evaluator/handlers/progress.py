@@ -26,7 +26,7 @@ class ProgressPublisher:
         self._publishing: asyncio.Task[None] | None = None
 
     def update(self, report: Report) -> None:
-        """What comes while a call is under way waits for the next report."""
+        """Take in a report. What comes while a call is under way waits for the next report."""
         now = time.monotonic()
         self._meter = self._meter.after(report, now=now)
         progress = self._meter.progress
@@ -37,7 +37,7 @@ class ProgressPublisher:
             self._publishing.add_done_callback(_log_failure)
 
     async def close(self) -> None:
-        """No call continues after this."""
+        """Stop the call that is under way; none continues after this."""
         if self._publishing is not None:
             self._publishing.cancel()
             await asyncio.gather(self._publishing, return_exceptions=True)

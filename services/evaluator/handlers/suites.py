@@ -139,7 +139,7 @@ def _suite(task: CheckSuite, rows: int) -> Suite:
 
 
 def _by_subject(rows: Sequence[Any]) -> Counter[str]:
-    """Rows of each subject; only published ones have one."""
+    """Count rows by subject; only published ones have one."""
     return Counter(getattr(row, "subject", "") for row in rows)
 
 

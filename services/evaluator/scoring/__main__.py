@@ -38,7 +38,7 @@ def main(order_path: Path) -> None:
 
 
 def refuse_network() -> None:
-    """Whatever a library or a model's file would reach for, this process connects to nothing."""
+    """Make this process connect to nothing, whatever a library or a model's file would reach for."""
 
     def refuse(event: str, _: object) -> None:
         if event in CONNECTING:

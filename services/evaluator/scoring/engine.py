@@ -32,17 +32,17 @@ NUM_PROBES = 4
 MAX_SHARE = 0.5
 """How far an engine may be from the side that it is to be, as a share of how far it is from the other side.
 
-Rounding differs between engines; what an adapter changes must be more than that to tell the sides apart.
+Rounding differs between engines; what an adapter changes must be more than that to distinguish the sides.
 """
 LOOK_SECONDS = 0.1
 SEND_SECONDS = 30.0
-"""A child that says nothing for long is taken to hang."""
+"""Seconds between signs of life: a child that says nothing for long is taken to hang."""
 
 
 def ask(
     models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, send: Send
 ) -> None:
-    """To be called once the candidate has proved active: one that is not is loaded by no engine."""
+    """Ask for answers, once the candidate has proved active: one that is not is loaded by no engine."""
     if not parts:
         return
     asked = Asked(
@@ -58,7 +58,7 @@ def ask(
 
 
 def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: Path, send: Send) -> Given:
-    """What the service was given for a part; with a problem where it cannot be used. The service always answers."""
+    """Return what was given for a part; with a problem where it cannot be used. The service always answers."""
     path, sent_at = given_path(work_dir, part.name), time.monotonic()
     while not path.exists():
         time.sleep(LOOK_SECONDS)
@@ -72,7 +72,7 @@ def await_answers(models: Models, part: AnyPart, prepared: Prepared, work_dir: P
 
 
 def find_fault(models: Models, part: AnyPart, prepared: Prepared, given: Given) -> str:
-    """Why these answers are not those of the two models in memory; empty where they are."""
+    """Return why these answers are not those of the two models in memory; empty where they are."""
     if given.engine != part.engine:
         return f"answers come from {given.engine!r}, expected {part.engine!r}"
     for side in part.engine_sides:
@@ -88,7 +88,7 @@ def find_fault(models: Models, part: AnyPart, prepared: Prepared, given: Given) 
 
 
 def texts(scorer: Scorer, given: Given, side: Side) -> list[Generated]:
-    """Without special tokens, as answers of our own are."""
+    """Return the answers as texts without special tokens, as answers of our own are."""
     return [
         Generated(scorer.tokenizer.decode(list(answer.ids), skip_special_tokens=True), answer.is_cut)
         for answer in given.sides[side].answers
@@ -107,7 +107,7 @@ def _find_misfit(scorer: Scorer, prompts: Sequence[Prompt], answered: GivenSide)
 
 
 def _find_other(models: Models, side: Side, answered: GivenSide) -> str:
-    """Another model answered: its likelihoods are not clearly nearer to this side's than to the other's."""
+    """Return why another model answered: it is not clearly nearer to this side than to the other. Empty: none did."""
     own_TV, other_TV = models.base_logits_TV, models.candidate_logits_TV
     if side is Side.CANDIDATE:
         own_TV, other_TV = other_TV, own_TV
@@ -123,7 +123,7 @@ def _find_other(models: Models, side: Side, answered: GivenSide) -> str:
 
 
 def _distance(models: Models, logits_TV: Tensor, probes: Sequence[Mapping[int, float]]) -> float:
-    """Mean difference of log-probabilities over the tokens that the engine listed; infinite for unknown ones."""
+    """Return the mean difference of log-probabilities over the tokens that are listed; infinite for unknown ones."""
     apart: list[float] = []
     for length, listed in zip(_lengths(models), probes, strict=True):
         expected_V = logits_TV[length - 1].log_softmax(dim=-1)
@@ -134,7 +134,7 @@ def _distance(models: Models, logits_TV: Tensor, probes: Sequence[Mapping[int, f
 
 
 def _lengths(models: Models) -> list[int]:
-    """Of the probe's beginnings that are asked."""
+    """Return the lengths of the probe's beginnings that are asked."""
     whole = len(models.probe_ids)
     return sorted({max(1, whole * number // NUM_PROBES) for number in range(1, NUM_PROBES + 1)})
 

@@ -29,7 +29,7 @@ class AskedPart(Value):
 
 class Asked(Value):
     probes: tuple[tuple[int, ...], ...]
-    """Token ids whose next token's likelihoods tell which model answers."""
+    """Token ids whose next token's likelihoods show which model answers."""
     stops: tuple[int, ...]
     """Tokens that end an answer."""
     parts: tuple[AskedPart, ...]
@@ -37,15 +37,15 @@ class Asked(Value):
 
 class GivenAnswer(Value):
     ids: tuple[int, ...]
-    """Without the token that ended it."""
+    """Token ids of the answer, without the token that ended it."""
     is_cut: bool
 
 
 class GivenSide(Value):
     probes: tuple[dict[int, float], ...]
-    """Log-probabilities of the likeliest next tokens, by token id, of each probe."""
+    """Log-probabilities of the likeliest next tokens of each probe, by token id."""
     answers: tuple[GivenAnswer, ...]
-    """In the order of the prompts."""
+    """Answers in the order of the prompts."""
 
 
 class Given(Value):
@@ -58,7 +58,7 @@ class Given(Value):
 
 
 def given_path(work_dir: Path, part: str) -> Path:
-    """Names of parts are chosen by people and are no paths."""
+    """Return the path of a part's answers. Names of parts are chosen by people and are no paths."""
     return work_dir / "given" / f"{hashlib.sha256(part.encode()).hexdigest()}.json"
 
 

@@ -16,7 +16,7 @@ from shared.chat.conversation import BadMessage, Conversation
 from shared.chat.tokenizer import ChatTokenizer
 
 KEPT_SHARE = 0.75
-"""A batch of which at most this share still continues is made smaller."""
+"""Share of a batch's rows: where at most so many still continue, it is made smaller."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Prompt:
 
 
 def render_prompt(scorer: Scorer, asked: Conversation | str, *, key: str, max_new_tokens: int) -> Prompt:
-    """Up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
+    """Render a prompt up to where the answer begins. Raises ScoringRefused if no room for an answer is left."""
     try:
         ids = scorer.chat.opening(asked) if isinstance(asked, str) else scorer.chat.prompt(asked)
     except BadMessage as error:
@@ -42,7 +42,7 @@ def render_prompt(scorer: Scorer, asked: Conversation | str, *, key: str, max_ne
 
 
 def render_answer(scorer: Scorer, asked: Conversation | str, reference: str, *, key: str) -> Question:
-    """What is asked, and the tokens of its reference answer that training has a loss on."""
+    """Render what is asked, and the tokens of its reference that training has a loss on. Raises ScoringRefused."""
     try:
         question = (
             # Prompt and completion are tokenised apart, as at inference.
@@ -57,7 +57,7 @@ def render_answer(scorer: Scorer, asked: Conversation | str, reference: str, *, 
 
 
 def _answered(chat: ChatTokenizer, asked: Conversation, reference: str, *, key: str) -> Question:
-    """The last answer alone is predicted."""
+    """Render a conversation of which the last answer alone is predicted. Raises ScoringRefused."""
     marked = chat.marked(asked.answered(reference))
     ids, marks = marked.ids, marked.mask
     if not any(marks):
@@ -79,12 +79,12 @@ class Batch:
     """Index of each row among the prompts that the batch began with."""
     ids_BT: Tensor
     mask_BT: Tensor
-    """Of all that was read so far and of `ids_BT`; 0 for padding."""
+    """Attention mask over all that was read so far and `ids_BT`; 0 for padding."""
     positions_BT: Tensor
     cache: Any = None
 
     def step(self, scorer: Scorer) -> list[int]:
-        """The most likely next token of each row."""
+        """Return the most likely next token of each row."""
         out = scorer.forward(
             input_ids=self.ids_BT,
             attention_mask=self.mask_BT,
@@ -100,7 +100,7 @@ class Batch:
         return [int(token) for token in self.ids_BT[:, 0].tolist()]
 
     def keep(self, indices: list[int]) -> None:
-        """Go on with these rows alone."""
+        """Continue with these rows alone."""
         self.rows = [self.rows[index] for index in indices]
         kept = torch.tensor(indices, device=self.ids_BT.device)
         self.cache.batch_select_indices(kept)
@@ -111,12 +111,12 @@ class Batch:
 class Generated(NamedTuple):
     text: str
     is_cut: bool
-    """The model had more to say than it was allowed to."""
+    """Whether the model had more to say than it was allowed to."""
 
 
 @torch.inference_mode()
 def answers(scorer: Scorer, prompts: Sequence[Prompt], report: Report) -> list[Generated]:
-    """Greedy answers without special tokens, in the order of the prompts.
+    """Return greedy answers without special tokens, in the order of the prompts.
 
     The most likely token alone decides: no penalty, beam or sampling that the model's own settings name.
     """
@@ -130,9 +130,9 @@ def answers(scorer: Scorer, prompts: Sequence[Prompt], report: Report) -> list[G
 
 
 def batches(lengths: Sequence[int], num_tokens: int) -> Iterator[list[int]]:
-    """Indices in batches of like length, longest first, each padded to at most `num_tokens` or of one row.
+    """Yield indices in batches of like length, longest first, each padded to at most `num_tokens` or of one row.
 
-    The same for both sides, so that rounding is too.
+    They are the same for both sides, so that rounding is too.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
@@ -145,7 +145,7 @@ def batches(lengths: Sequence[int], num_tokens: int) -> Iterator[list[int]]:
 
 
 def _generate(scorer: Scorer, prompts: Sequence[Prompt]) -> list[tuple[list[int], bool]]:
-    """The tokens of each answer, without the one that ends it, and whether none did. Ended rows leave the batch."""
+    """Return the tokens of each answer without its end, and whether it was cut. Ended rows leave the batch."""
     stops = stop_tokens(scorer)
     token_ids: list[list[int]] = [[] for _ in prompts]
     is_cut: dict[int, bool] = {}
@@ -176,7 +176,7 @@ def _padded(scorer: Scorer, prompts: Sequence[list[int]]) -> Batch:
 
 
 def stop_tokens(scorer: Scorer) -> frozenset[int]:
-    """Where serving stops too: the model's generation settings and the tokenizer's end of sequence."""
+    """Return where serving stops too: the model's generation settings and the tokenizer's end of sequence."""
     ends = scorer.model.generation_config.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]
     return frozenset(token for token in (*listed, scorer.tokenizer.eos_token_id) if token is not None)

@@ -33,7 +33,7 @@ DEFINITIONS = {
 NORMALISED = frozenset({BenchmarkKind.ARC_CHALLENGE, BenchmarkKind.HELLASWAG})
 """Tasks whose published numbers are `acc_norm`: likelihood per character of the ending."""
 FEWSHOT_SEED = 1234
-"""lm-eval's own where nobody names another, so that numbers are those of its command line."""
+"""Seed that lm-eval takes where nobody names another, so that numbers are those of its command line."""
 OWN_TASK = {
     "task": "registered_choices",
     "output_type": "multiple_choice",
@@ -47,7 +47,7 @@ OWN_TASK = {
     ],
 }
 OWN_EXAMPLES = {"fewshot_split": "examples", "fewshot_config": {"sampler": "first_n"}}
-"""Of a registered file of its own: the first rows, the same for every question, which is then computed once."""
+"""Settings of a suite with a file of examples: the first rows, the same for every question, are computed once."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Asked:
     row: AskedRow
     task: Any
     doc: Any
-    """The row after the task's own preparation."""
+    """Row after the task's own preparation."""
     question: Question
 
 
@@ -69,7 +69,7 @@ def ask_choices(
     num_fewshot: int,
     examples: Sequence[AskedRow] = (),
 ) -> list[Asked]:
-    """Each row with all its choices, in order. Raises ScoringRefused where a prompt has no room for its choices."""
+    """Return each row with all its choices, in order. Raises ScoringRefused where a prompt leaves them no room."""
     asked: dict[str, Asked] = {}
     for subject, some in _by_subject(kind, rows):
         shots = [row for row in examples if row.subject == subject]
@@ -83,7 +83,7 @@ def ask_choices(
 
 
 def choice_item(kind: BenchmarkKind, asked: Asked, endings: Sequence[Likelihood]) -> ItemScore:
-    """`hits` is the task's own metric: for `truthfulqa_mc2` a share, else 1 where the right choice was chosen."""
+    """Score a row. `hits` is the task's metric: for `truthfulqa_mc2` a share, else 1 for the right choice."""
     results = [(-ending.nats, ending.hits == ending.tokens) for ending in endings]
     metrics = asked.task.process_results(asked.doc, results)
     scores = [score for score, _ in results]
@@ -97,7 +97,7 @@ def choice_item(kind: BenchmarkKind, asked: Asked, endings: Sequence[Likelihood]
 
 
 def _by_subject(kind: BenchmarkKind, rows: Sequence[AskedRow]) -> Iterator[tuple[str, list[AskedRow]]]:
-    """MMLU is a task for each subject; of the other tasks there is one."""
+    """Yield the rows of each task: MMLU is a task for each subject; of the other tasks there is one."""
     if kind is not BenchmarkKind.MMLU:
         yield "", list(rows)
         return
@@ -114,7 +114,7 @@ def make_task(
     *,
     num_fewshot: int,
 ) -> Any:
-    """lm-eval's task with these rows in the place of its data set."""
+    """Return lm-eval's task with these rows in the place of its data set."""
     config = _definition(kind, subject, has_examples=bool(examples))
     splits = {config.get("test_split") or config["validation_split"]: [row.doc for row in rows]}
     # The split that the task asks of is given; of the others only the one that it takes examples from.
@@ -154,7 +154,7 @@ def _questions(
 
 
 def encode_pairs(scorer: Scorer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
-    """Tokens of (context, ending) as lm-eval has them: both at once, cut behind the context's own tokens."""
+    """Return tokens of (context, ending) as lm-eval has them: both at once, cut behind the context's own tokens."""
     moved = [_space_moved(*pair) for pair in pairs]
     contexts = list(dict.fromkeys(context for context, _ in moved))
     ids = dict(zip(contexts, _encode(scorer.tokenizer, contexts), strict=True))
@@ -165,13 +165,13 @@ def encode_pairs(scorer: Scorer, pairs: Sequence[tuple[str, str]]) -> list[tuple
 
 
 def _space_moved(context: str, ending: str) -> tuple[str, str]:
-    """Space at a context's end belongs to the ending's first word."""
+    """Move the space at a context's end to the ending, whose first word it belongs to."""
     stripped = context.rstrip()
     return stripped, context[len(stripped) :] + ending
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """With special tokens, but for a text that begins with one already."""
+    """Encode texts with special tokens, but for a text that begins with one already."""
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     beginning = tokenizer.decode(start) if start is not None else None
     tokens: dict[int, list[int]] = {}

@@ -17,20 +17,20 @@ from transformers.cache_utils import DynamicLayer
 from services.evaluator.scoring.scorer import Scorer
 
 Report = Callable[[int, int], None]
-"""Called with how much was just done, and of how much: endings and answers."""
+"""Function that is called with how much was just done, and of how much: endings and answers."""
 
 MIN_PREFIX_TOKENS = 32
-"""Questions that begin with so many equal tokens are one run; what all of a run begin with is computed once."""
+"""Number of equal tokens at the beginning that make questions one run, which computes its common beginning once."""
 LOGITS_PER_BATCH = 2**27
-"""Elements of a batch's logits; a row that has more goes alone."""
+"""Number of elements of a batch's logits; a row that has more goes alone."""
 MIN_FILL = 0.9
-"""A row shorter than this share of the batch's longest begins another batch, rather than be padded so far,"""
+"""Share of the batch's longest row: a shorter row begins another batch, unless the batch is small."""
 SMALL_BATCH = 1 / 8
-"""unless the batch has fewer tokens than this share of a forward pass: small passes are slow too."""
+"""Share of a forward pass: a batch with fewer tokens takes shorter rows too, since small passes are slow as well."""
 LOGITS_PER_CHUNK = 2**25
-"""128 MiB of float32 logits exist at a time."""
+"""Number of float32 logits that exist at a time: 128 MiB."""
 PADDING, CONTEXT = -1, 0
-"""Parts of a row; endings count from 1."""
+"""Numbers of the parts of a row; endings count from 1."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Likelihood:
     nats: float
     """Negative log-likelihood, summed over the ending."""
     hits: int
-    """Tokens that were the most likely one."""
+    """Number of the ending's tokens that were the most likely one."""
     tokens: int
 
 
@@ -60,7 +60,7 @@ class Row:
 
     owner: int
     first: int
-    """Of the owner's endings, the first that is here."""
+    """Index of the first ending here among the owner's endings."""
     context: list[int]
     endings: tuple[list[int], ...]
 
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def tail(self) -> int:
-        """Positions that predict something, all at the row's end."""
+        """Number of positions that predict something, all at the row's end."""
         return 1 + sum(len(ending) - 1 for ending in self.endings)
 
     @property
@@ -90,7 +90,7 @@ class Run:
 def likelihoods(
     scorer: Scorer, questions: Sequence[Question], report: Report
 ) -> list[tuple[Likelihood, ...]]:
-    """Of each question's endings, in order. The batches are the same whatever side is switched on."""
+    """Return the likelihoods of each question's endings, in order. The batches are the same for both sides."""
     scored_of: list[dict[int, Likelihood]] = [{} for _ in questions]
     total = sum(len(question.endings) for question in questions)
     for run in _runs(questions, shared_tokens=scorer.shared_tokens):
@@ -105,7 +105,7 @@ def likelihoods(
 
 
 def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]:
-    """Questions with an equal beginning together; those over `shared_tokens` share nothing."""
+    """Yield questions with an equal beginning together; those over `shared_tokens` share nothing."""
     alone = [number for number, question in enumerate(questions) if question.longest > shared_tokens]
     if alone:
         yield Run([], [row for number in alone for row in _apart(number, questions[number])])
@@ -126,9 +126,8 @@ def _runs(questions: Sequence[Question], *, shared_tokens: int) -> Iterator[Run]
 def _with_equal_beginnings(
     questions: Sequence[Question], ordered: Sequence[int], length: int
 ) -> Iterator[list[int]]:
-    """Groups of `ordered`, which is by context, that have their first `length` tokens in common, or more of them
-    where smaller groups save more: subjects of a benchmark have their own examples behind an equal sentence.
-    """
+    """Yield groups of `ordered`, which is by context, that have their first `length` tokens in common, or more of
+    them where smaller groups save more: subjects of a benchmark have their own examples behind an equal sentence."""
     for _, equal in groupby(ordered, key=lambda number: questions[number].context[:length]):
         group = list(equal)
         smaller = [group]
@@ -143,7 +142,7 @@ def _saved_tokens(questions: Sequence[Question], run: Sequence[int]) -> int:
 
 
 def _common_prefix(questions: Sequence[Question], run: Sequence[int]) -> list[int]:
-    """Of all contexts of a sorted run, hence of its first and last. One token stays, which predicts the endings."""
+    """Return how all contexts of a sorted run begin, of which one token is left to predict the endings with."""
     if len(run) == 1:
         return []
     first, last = questions[run[0]].context, questions[run[-1]].context
@@ -161,7 +160,7 @@ def _apart(owner: int, question: Question) -> list[Row]:
 
 
 def _batches(scorer: Scorer, run: Run) -> Iterator[list[Row]]:
-    """Rows of like length, longest first, within the budgets of tokens and of logits."""
+    """Yield rows of like length, longest first, within the budgets of tokens and of logits."""
     positions = max(1, LOGITS_PER_BATCH // scorer.vocab_size)
     batch: list[Row] = []
     asked = 0
@@ -180,7 +179,7 @@ def _batches(scorer: Scorer, run: Run) -> Iterator[list[Row]]:
 
 
 def _prefix_cache(scorer: Scorer, prefix: list[int]) -> Any:
-    """Keys and values of the prefix in a batch of one; None without a prefix."""
+    """Return keys and values of the prefix in a batch of one; None without a prefix."""
     if not prefix:
         return None
     ids = torch.tensor([prefix], device=scorer.device)
@@ -188,7 +187,7 @@ def _prefix_cache(scorer: Scorer, prefix: list[int]) -> Any:
 
 
 def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) -> list[Likelihood]:
-    """Of every ending of every row."""
+    """Return the likelihood of every ending of every row."""
     width = max(row.width for row in rows)
     parts_BT = torch.tensor([_left_padded(_parts(row), width, PADDING) for row in rows])
     tokens = [_left_padded(_tokens(row), width, scorer.filler) for row in rows]
@@ -211,7 +210,7 @@ def _score(scorer: Scorer, rows: Sequence[Row], cache: Any, prefix_tokens: int) 
 
 
 def _repeated(cache: Any, num_rows: int) -> Any:
-    """The prefix in front of every row of a batch; the forward pass may append to it."""
+    """Return the prefix in front of every row of a batch; the forward pass may append to it."""
     if any(type(layer) is not DynamicLayer for layer in getattr(cache, "layers", [None])):
         cache = copy.deepcopy(cache)
         cache.batch_repeat_interleave(num_rows)
@@ -226,12 +225,12 @@ def _repeated(cache: Any, num_rows: int) -> Any:
 
 
 def _tokens(row: Row) -> list[int]:
-    """The last token of an ending predicts nothing that is asked for."""
+    """Return a row's tokens without the last one of each ending, which predicts nothing that is asked for."""
     return [*row.context, *(token for ending in row.endings for token in ending[:-1])]
 
 
 def _positions(row: Row, prefix_tokens: int) -> list[int]:
-    """Each ending continues where the context ends."""
+    """Return a row's positions: each ending continues where the context ends."""
     start = prefix_tokens + len(row.context)
     ends = (start + n for ending in row.endings for n in range(len(ending) - 1))
     return [*range(prefix_tokens, start), *ends]
@@ -247,9 +246,8 @@ def _left_padded(values: list[int], width: int, filler: int) -> list[int]:
 
 
 def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: int) -> Tensor:
-    """What each token sees: prefix, context and its own ending. (B, P + T) of 0 and 1 where no row branches,
-    else (B, 1, T, P + T) of 0 and the least number, to be added to attention scores.
-    """
+    """Return what each token sees: prefix, context and its own ending. The mask is (B, P + T) of 0 and 1 where no row
+    branches, else (B, 1, T, P + T) of 0 and the least number, to be added to attention scores."""
     parts_BT = parts_BT.to(scorer.device)
     num_rows, width = parts_BT.shape
     if not any(row.is_branched for row in rows):
@@ -267,7 +265,7 @@ def _mask(scorer: Scorer, rows: Sequence[Row], parts_BT: Tensor, prefix_tokens: 
 
 
 def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
-    """For each token of each ending the index into (B * columns) that predicts it, and the token."""
+    """Return for each token of each ending the index into (B * columns) that predicts it, and the token."""
     indices: list[int] = []
     labels: list[int] = []
     for number, row in enumerate(rows):
@@ -282,7 +280,7 @@ def _asked(rows: Sequence[Row], columns: int) -> tuple[list[int], list[int]]:
 
 
 def _gather(logits_UV: Tensor, index_K: Tensor, labels: list[int]) -> tuple[Tensor, Tensor]:
-    """Negative log-likelihoods and hits, (K,) each, worked out on the device in chunks of positions."""
+    """Return negative log-likelihoods and hits, (K,) each, worked out on the device in chunks of positions."""
     labels_K = torch.tensor(labels, device=logits_UV.device)
     size = max(1, LOGITS_PER_CHUNK // logits_UV.shape[1])
     nats, hits = [], []

@@ -14,17 +14,17 @@ from schemas.gate import HoldoutMetric
 from services.evaluator.scoring.order import Failure, ScoringRefused
 
 Metric = Callable[[str, str], float]
-"""(answer, reference) -> from 0 to 1."""
+"""Function of answer and reference that returns a number from 0 to 1."""
 
 PATTERN_SECONDS = 1.0
-"""For one search; a pattern that takes longer goes back over the text again and again."""
+"""Limit of one search in seconds; a pattern that takes longer goes back over the text again and again."""
 MAX_ANSWER_CHARS = 100_000
 STRAIGHT_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
 
 
 def metric_named(name: HoldoutMetric, pattern: str | None) -> Metric:
-    """The metric as a function. Perplexity is none: it needs no answer."""
+    """Return the metric as a function. Perplexity is none: it needs no answer."""
     if name == "regex":
         assert pattern is not None, "the rule checks that a pattern is there"
         return partial(extracted_match, pattern)
@@ -40,7 +40,7 @@ def metric_named(name: HoldoutMetric, pattern: str | None) -> Metric:
 
 
 def normalise(text: str) -> str:
-    """What is compared: NFKC, any case, straight quotes, one space between words, no full stop at the end.
+    """Return what is compared: NFKC, any case, straight quotes, one space between words, no full stop at the end.
 
     Nothing but punctuation stays as it is.
     """
@@ -53,13 +53,14 @@ def exact_match(answer: str, reference: str) -> float:
 
 
 def contains(answer: str, reference: str) -> float:
-    """Whole words: `no` is not in `know`."""
+    """Return 1 where the answer has the words of the reference as whole words: `no` is not in `know`."""
     escaped_reference = re.escape(normalise(reference))
     return float(re.search(rf"(?<!\w){escaped_reference}(?!\w)", normalise(answer)) is not None)
 
 
 def extracted_match(pattern: str, answer: str, reference: str) -> float:
-    """A reference that the pattern does not match is compared as it is; an answer that it does not match is wrong.
+    """Return 1 where the pattern matches the same text. A reference that it does not match is compared as it is; an
+    answer that it does not match is wrong.
 
     Raises ScoringRefused for a pattern that does not come to an end in time.
     """
@@ -82,7 +83,7 @@ def token_f1(answer: str, reference: str) -> float:
 
 
 def json_equal(answer: str, reference: str) -> float:
-    """A fence of backquotes around the answer is taken off; the order of keys and 1 or 1.0 make no difference."""
+    """Return 1 for equal JSON, without a fence of backquotes; the order of keys and 1 or 1.0 make no difference."""
     try:
         return float(_value(answer) == _value(reference))
     except (ValueError, RecursionError):
@@ -94,7 +95,7 @@ def rouge_l(answer: str, reference: str) -> float:
 
 
 def bleu(answer: str, reference: str) -> float:
-    """Sentence BLEU with exponential smoothing and effective order, by sacrebleu's own tokenizer `13a`."""
+    """Return sentence BLEU with exponential smoothing and effective order, by sacrebleu's own tokenizer `13a`."""
     return float(_bleu().sentence_score(answer, [reference]).score / 100.0)
 
 
@@ -112,7 +113,7 @@ def _last_match(pattern: str, text: str) -> str | None:
 
 
 def _value(text: str) -> Any:
-    """With booleans told from numbers, which Python holds to be equal."""
+    """Read JSON with booleans distinguished from numbers, which Python holds to be equal."""
     fenced = _FENCE.match(text)
     return _distinct(json.loads(fenced[1] if fenced else text))
 

@@ -36,14 +36,14 @@ from shared.processes.loading import without_bitsandbytes
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
 CPU_FORWARD_TOKENS = 4_096
-"""Seen with a model of 2.4 million parameters: 4,096 tokens a pass take 0.7 of the time of 16,384."""
+"""Most tokens of a pass on a CPU: 2.4 million parameters need 0.7 of the time that they need with 16,384."""
 MIN_LOGIT_CHANGE = 1e-6
-"""A candidate that moves no logit of the probe by more computes what its base computes."""
+"""Largest change of a logit of the probe with which a candidate still counts as its base."""
 
 
 class Models:
     def __init__(self, order: WorkOrder) -> None:
-        """Check every file, load the base. Raises ScoringRefused."""
+        """Check every file, then load the base. Raises ScoringRefused."""
         _check_files(order)
         self.order = order
         base = Path(order.base_path)
@@ -70,7 +70,7 @@ class Models:
         self.probe_ids: list[int] = probe[: self.scorer.max_tokens]
         self.base_logits_TV = _probe(self.scorer)
         self.candidate_logits_TV = self.base_logits_TV
-        """Those of the candidate once it has proved active."""
+        """Logits of the candidate on the probe once it has proved active; before, those of the base."""
         if order.candidate.kind == "adapter":
             self.scorer = replace(self.scorer, model=_attach(model, Path(order.candidate.path)))
 
@@ -86,7 +86,7 @@ class Models:
         yield self.scorer
 
     def prove_active(self) -> Probe:
-        """To be asked while the candidate is on. Raises ScoringRefused if it computes what its base does."""
+        """Compare the candidate, which is on, with its base. Raises ScoringRefused if it computes what that does."""
         probe = self._compare()
         if probe.max_logit_change <= MIN_LOGIT_CHANGE or probe.nonzero_tensors < min(1, probe.num_tensors):
             raise _refused(
@@ -153,7 +153,7 @@ def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _attach(model: Any, directory: Path) -> PeftModel:
-    """The model with its adapter, proved to hold exactly the file's matrices."""
+    """Return the model with its adapter, proved to hold exactly the file's matrices."""
     with without_bitsandbytes(peft_layers):
         adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
     expected, loaded = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
@@ -167,7 +167,7 @@ def _attach(model: Any, directory: Path) -> PeftModel:
 
 @torch.inference_mode()
 def _probe(scorer: Scorer) -> Tensor:
-    """Logits on a fixed text. Returns: (T, V), float32."""
+    """Return logits on a fixed text, (T, V) in float32."""
     ids = scorer.tokenizer(PROBE_TEXT)["input_ids"][: scorer.max_tokens]
     logits = scorer.model(input_ids=torch.tensor([ids], device=scorer.device), use_cache=False).logits
     logits_TV: Tensor = logits[0].float()

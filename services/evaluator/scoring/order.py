@@ -13,11 +13,11 @@ from shared.device import Device
 
 SCORES_FILE = "scores.json"
 SCORING_VERSION = 6
-"""Raised when prompts, normalisation or metrics change: then old baselines say nothing about new scores."""
+"""Version of scoring. Raised when prompts, normalisation or metrics change: old baselines say nothing then."""
 
 
 LIBRARIES = ("lm_eval", "torch", "transformers", "peft")
-"""A new release of one may round or render otherwise."""
+"""Libraries whose releases are part of the harness version: a new one may round or render otherwise."""
 
 
 class Side(StrEnum):
@@ -36,14 +36,14 @@ class Part(Value):
     """One file of rows to score, on the sides that are not known yet."""
 
     name: str
-    """`benchmark:<name>`, `safety:<name>` or `holdout`."""
+    """Name of the part: `benchmark:<name>`, `safety:<name>` or `holdout`."""
     path: str
     sides: tuple[Side, ...]
-    """Where the scoring child answers itself."""
+    """Sides to score where the scoring child answers itself."""
     engine: str = ""
-    """The serving engine that is asked for the answers first; empty where none is."""
+    """Name of the serving engine that is asked for the answers first; empty where none is."""
     engine_sides: tuple[Side, ...] = ()
-    """The sides that are not known by that engine's answers."""
+    """Sides that are not known by that engine's answers."""
 
 
 class BenchmarkPart(Part):
@@ -51,18 +51,18 @@ class BenchmarkPart(Part):
     kind: BenchmarkKind
     num_fewshot: Count = 0
     examples_path: str | None = None
-    """Rows that examples are taken from; None: those that are asked."""
+    """File of the rows that examples are taken from; None: the rows that are asked."""
 
 
 class HoldoutPart(Part):
     task: Literal["holdout"] = "holdout"
     metric: HoldoutMetric = "exact_match"
     pattern: str | None = None
-    """Of the metric `regex`."""
+    """Pattern of the metric `regex`."""
     max_new_tokens: Count | None = None
-    """Of an answer; None leaves it to the references."""
+    """Most tokens of an answer; None leaves it to the references."""
     is_judged: bool = False
-    """Answers are wanted whole, whatever the metric."""
+    """Whether a judge reads the answers, which must be whole then, whatever the metric."""
 
 
 class SafetyPart(Part):
@@ -77,25 +77,25 @@ class Limits(Value):
 
     seed: int = 0
     batch_tokens: Count = 16_384
-    """Of a forward pass, padding, shared prefix and answers to come included."""
+    """Most tokens of a forward pass, padding, shared prefix and answers to come included."""
     max_tokens: Count = 4096
-    """Longest sequence; a model with a shorter context has that."""
+    """Longest sequence in tokens; a model with a shorter context has that."""
     max_new_tokens: Count = 256
-    """Of an answer to a safety prompt."""
+    """Most tokens of an answer to a safety prompt."""
     max_answer_tokens: Count = MAX_ANSWER_TOKENS
-    """Of an answer to a row of the holdout."""
+    """Most tokens of an answer to a row of the holdout."""
     device: Device = "cpu"
     device_name: str = ""
-    """The product: equal kinds of device compute alike, others need not."""
+    """Product name of the device: equal kinds of device compute alike, others need not."""
 
     @property
     def dtype(self) -> Literal["bfloat16", "float32"]:
-        """Of the base model's weights; an adapter's stay in float32 beside them."""
+        """Type of the base model's weights; an adapter's stay in float32 beside them."""
         return "bfloat16" if self.device == "cuda" else "float32"
 
     @property
     def harness_version(self) -> str:
-        """What the numbers depend on besides model and rows; only equal ones are compared."""
+        """Text of all that the numbers depend on besides model and rows; only equal ones are compared."""
         libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
         device = f"{self.device} ({self.device_name or 'unnamed'}) in {self.dtype}"
         answers = f"{self.max_new_tokens} or {self.max_answer_tokens}"
@@ -111,18 +111,18 @@ class WorkOrder(Limits):
 
 
 class ItemScore(Value):
-    """One row of a file. `numbers`: `hits`, `tokens`, `nats`, `bytes`, whichever was asked for.
+    """Scores of one row of a file. `numbers`: `hits`, `tokens`, `nats`, `bytes`, whichever was asked for.
 
     `hits` is 1 or 0, of some metrics a share in between; for text the number of tokens.
     """
 
     key: str
-    """Line and start of the sha256 of what the model was given."""
+    """Line, and start of the sha256 of what the model was given."""
     answer: str | None = None
     is_cut: bool = False
-    """The model had more to say than it was allowed to."""
+    """Whether the model had more to say than it was allowed to."""
     category: str = ""
-    """Of a prompt whose suite has categories."""
+    """Category of a prompt whose suite has categories."""
     numbers: dict[str, float] = Field(default_factory=dict)
 
 
@@ -130,13 +130,13 @@ class PartScores(Value):
     part: str
     side: Side
     expected: Count
-    """Rows of the file."""
+    """Number of rows of the file."""
     items: tuple[ItemScore, ...]
     seconds: float
     engine: str = ""
-    """The serving engine that gave the answers; empty where the scoring child did."""
+    """Name of the serving engine that gave the answers; empty where the scoring child did."""
     engine_problem: str = ""
-    """Why the engine that was to be asked gave none."""
+    """Reason why the engine that was to be asked gave no answers."""
 
 
 class Probe(Value):
@@ -144,12 +144,12 @@ class Probe(Value):
 
     max_logit_change: float
     nonzero_tensors: Count
-    """LoRA B matrices with a value other than zero; 0 for a full model."""
+    """Number of LoRA B matrices with a value other than zero; 0 for a full model."""
     num_tensors: Count
     base_dtype: str = ""
-    """In which the base model's weights were while both sides were scored."""
+    """Type of the base model's weights while both sides were scored."""
     adapter_dtype: str = ""
-    """Of the adapter's matrices; serving may hold them in another."""
+    """Type of the adapter's matrices; serving may hold them in another."""
 
 
 FailureCode = Literal[

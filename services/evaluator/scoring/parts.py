@@ -35,12 +35,12 @@ from shared.chat.conversation import BadMessage, question
 Scored = Sequence[tuple[Likelihood, ...]]
 
 OPEN_METRICS = frozenset({"contains", "regex"})
-"""An answer may come to what counts after many words."""
+"""Metrics whose answers may come to what counts after many words."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A part in tokens. `items` makes the part's items of its questions' likelihoods and its prompts' answers."""
+    """A part in tokens. `items` makes items of its questions' likelihoods and its prompts' answers."""
 
     num_rows: int
     items: Callable[[Scored, Sequence[Generated]], list[ItemScore]]
@@ -50,7 +50,7 @@ class Prepared:
     def score(
         self, scorer: Scorer, report: Report, given: Sequence[Generated] | None = None
     ) -> list[ItemScore]:
-        """On the side that is switched on. Reports endings and answers as they are done, and of how many.
+        """Score the side that is switched on. Reports endings and answers as they are done, and of how many.
 
         given: the answers, where an engine of serving gave them.
         """
@@ -62,17 +62,17 @@ class Prepared:
 
 
 def read_rows(part: AnyPart) -> list[Any]:
-    """Raises ScoringRefused."""
+    """Read the rows of a part. Raises ScoringRefused."""
     return _read(part, part.path)
 
 
 def read_examples(part: BenchmarkPart) -> list[Any]:
-    """Of a file of their own, if it has one. Raises ScoringRefused."""
+    """Read the examples of a part that has a file of them. Raises ScoringRefused."""
     return [] if part.examples_path is None else _read(part, part.examples_path)
 
 
 def prepare(scorer: Scorer, part: AnyPart, rows: list[Any]) -> Prepared:
-    """Raises ScoringRefused where a row has no room."""
+    """Prepare a part for scoring. Raises ScoringRefused where a row has no room."""
     if isinstance(part, HoldoutPart):
         return prepare_holdout(scorer, part, rows)
     if not isinstance(part, BenchmarkPart):
@@ -97,7 +97,7 @@ def prepare_choices(
 
 
 def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
-    """Next-token accuracy and likelihood. Each token is predicted once, in windows as lm-eval makes them."""
+    """Prepare texts for next-token accuracy and likelihood. Each token is predicted once, in lm-eval's windows."""
     windows = [(row, window) for row in rows for window in _windows(scorer, row.text)]
 
     def items(scored: Scored, _: Sequence[Generated]) -> list[ItemScore]:
@@ -110,7 +110,7 @@ def prepare_texts(scorer: Scorer, rows: Sequence[TextRow]) -> Prepared:
 
 
 def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) -> Prepared:
-    """The metric that the rule names and no other; a judge needs answers whatever the metric is."""
+    """Prepare a holdout for the metric that the rule names, and no other; a judge needs answers for any metric."""
     if any(row.asked is None for row in rows):
         return prepare_documents(scorer, part, rows)
     asked = [(row, row.asked) for row in rows if row.asked is not None]
@@ -145,7 +145,8 @@ def prepare_holdout(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) 
 
 
 def prepare_documents(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]) -> Prepared:
-    """Perplexity of texts, over the tokens that continued pre-training has a loss on: all but a text's first.
+    """Prepare texts for perplexity, over the tokens that continued pre-training has a loss on: all but a text's
+    first.
 
     Raises ScoringRefused where the rule wants answers, which texts have none of, or a row is no text.
     """
@@ -170,7 +171,7 @@ def prepare_documents(scorer: Scorer, part: HoldoutPart, rows: Sequence[TaskRow]
 
 
 def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
-    """Answers alone: whether they refuse is for a classifier to say, outside of this process."""
+    """Prepare prompts for answers alone: whether they refuse is for a classifier to say, outside of this process."""
     # A model without a chat template is asked as its users ask it.
     asked = [question(row.prompt) if scorer.chat.has_template else row.prompt for row in rows]
     prompts = [
@@ -185,7 +186,7 @@ def prepare_safety(scorer: Scorer, rows: Sequence[PromptRow]) -> Prepared:
 
 
 def _budget(scorer: Scorer, part: HoldoutPart, expected: Sequence[Question]) -> int:
-    """Tokens of an answer: what the rule names, or enough for the references, or all that the operator allows."""
+    """Return the tokens of an answer: what the rule names, or enough for the references, or all that is allowed."""
     if part.max_new_tokens is not None:
         return min(part.max_new_tokens, scorer.max_answer_tokens)
     if part.is_judged or part.metric in OPEN_METRICS:
@@ -216,7 +217,7 @@ def _windows(scorer: Scorer, text: str) -> list[Question]:
 
 
 def document_windows(scorer: Scorer, row: TaskRow) -> list[Question]:
-    """As the text is tokenised for training, its end included. Raises ScoringRefused."""
+    """Cut a text into windows, tokenised as for training, its end included. Raises ScoringRefused."""
     try:
         first, *predicted = scorer.chat.document(row.reference)
     except BadMessage as error:

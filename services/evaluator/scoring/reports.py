@@ -23,7 +23,7 @@ class Active(Probe):
 
 
 class PartProgressed(Value):
-    """So many items of a part are scored, of all its sides where none is named."""
+    """Some items of a part are scored, on all its sides where `side` is None."""
 
     event: Literal["progress"] = "progress"
     part: str
@@ -48,10 +48,10 @@ class Waiting(Value):
 class AnswersTaken(Value):
     event: Literal["given"] = "given"
     answered: str
-    """Name of the part."""
+    """Name of the part that was answered."""
     engine: str
     problem: str
-    """Why the answers are of no use; empty where they are."""
+    """Reason why the answers are of no use; empty where they are of use."""
 
 
 class Done(Value):

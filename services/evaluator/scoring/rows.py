@@ -34,7 +34,7 @@ MMLU_SUBJECTS = frozenset(_SUBJECTS.split())
 
 
 class BadRows(ValueError):
-    """A file that cannot be used; the sentence names line, field, found and expected."""
+    """A file that cannot be used; the sentence names line, field, value and what is expected."""
 
 
 class ChoiceRow(Value):
@@ -46,7 +46,7 @@ class ChoiceRow(Value):
 
     @property
     def doc(self) -> dict[str, Any]:
-        """As the harness has it."""
+        """Row as the harness has it."""
         return {"question": self.question, "choices": list(self.choices), "answer": self.answer}
 
 
@@ -55,9 +55,9 @@ class PublishedRow(Value):
 
     key: str
     doc: dict[str, Any]
-    """The fields that the task reads, and no other."""
+    """Fields that the task reads, and no other."""
     subject: str = ""
-    """Of MMLU."""
+    """Subject of a row of MMLU; empty for others."""
 
 
 class TextRow(Value):
@@ -76,12 +76,12 @@ class TaskRow(Value):
 
     key: str
     asked: Conversation | str | None
-    """A conversation, or a prompt that is completed as it is; None: `reference` is a text for itself."""
+    """Conversation, or a prompt that is completed as it is; None: `reference` is a text without a prompt."""
     reference: str
 
     @property
     def question(self) -> str:
-        """What is asked, as a person reads it."""
+        """Return what is asked, as a person reads it."""
         if self.asked is None or isinstance(self.asked, str):
             return self.asked or ""
         tools = [f"tools: {self.asked.tools_text}"] if self.asked.tools else []
@@ -202,7 +202,7 @@ def _prompt(line: int, row: dict[str, Any]) -> PromptRow:
 
 
 def _task(line: int, row: dict[str, Any]) -> TaskRow:
-    """A conversation ends with its reference; without one there are a prompt and its completion, or a text."""
+    """Read a conversation that ends with its reference; without one a prompt and its completion, or a text."""
     if format_of_row(row) is DatasetFormat.TEXT:
         text = _text(line, row, "text")
         return TaskRow(key=_key(line, text), asked=None, reference=text)
@@ -225,7 +225,7 @@ def _task(line: int, row: dict[str, Any]) -> TaskRow:
 
 
 def _identity(asked: Conversation) -> str:
-    """What makes two questions the same item; rows without tools keep the keys that they had."""
+    """Return what makes two questions the same item; rows without tools keep the keys that they had."""
     if not asked.uses_tools:
         turns = [{"role": message.role, "content": message.content} for message in asked.messages]
         return json.dumps(turns, ensure_ascii=False)
@@ -234,7 +234,7 @@ def _identity(asked: Conversation) -> str:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Non-blank lines as (1-based line, object)."""
+    """Yield non-blank lines as (1-based line, object). Raises BadRows."""
     with path.open("rb") as file:
         number = 0
         while raw := file.readline(MAX_ROW_BYTES + 1):
@@ -263,7 +263,7 @@ def _text(line: int, row: dict[str, Any], field: str) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """A string with something in it that UTF-8 can hold."""
+    """Return whether a value is a string with something in it that UTF-8 can hold."""
     return isinstance(value, str) and bool(value.strip()) and _LONE_SURROGATE.search(value) is None
 
 

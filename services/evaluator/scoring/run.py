@@ -27,7 +27,7 @@ from shared.files import write_whole
 
 
 def run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
-    """Every number, or the failure that no second try would change."""
+    """Return every number, or the failure that no second try would change."""
     work_dir.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(order.seed)
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
@@ -62,7 +62,7 @@ def _run(order: WorkOrder, work_dir: Path, send: Send) -> Scores:
 
 
 def _sides(order: WorkOrder) -> tuple[Side, Side]:
-    """The candidate first, so that an inactive one costs no scoring; a full model takes its base's place."""
+    """Return the candidate first: an inactive one costs no scoring. A full one replaces its base, so it is last."""
     if order.candidate.kind == "full":
         return Side.BASE, Side.CANDIDATE
     return Side.CANDIDATE, Side.BASE
@@ -71,7 +71,7 @@ def _sides(order: WorkOrder) -> tuple[Side, Side]:
 def _score_given(
     models: Models, parts: Sequence[AnyPart], prepared: Mapping[str, Prepared], work_dir: Path, send: Send
 ) -> Iterator[PartScores]:
-    """Parts whose answers an engine was asked for: both sides by it, or both by ourselves."""
+    """Yield the scores of parts whose answers an engine was asked for: both sides by it, or both by ourselves."""
     for part in parts:
         given = await_answers(models, part, prepared[part.name], work_dir, send)
         for side in part.sides if given.problem else part.engine_sides:
@@ -86,7 +86,7 @@ def _score_given(
 def _score_once(
     scorer: Scorer, part: AnyPart, prepared: Prepared, side: Side, work_dir: Path, send: Send
 ) -> PartScores:
-    """A part that an earlier process of the same order finished is read, not scored again."""
+    """Score a part. One that an earlier process of the same order finished is read, not scored again."""
     kept = work_dir / "parts" / f"{_file_name(part, side)}.json"
     if kept.exists():
         return PartScores.model_validate_json(kept.read_bytes())
@@ -113,7 +113,7 @@ def _score(
 
 
 def _file_name(part: AnyPart, side: Side) -> str:
-    """Names are chosen by people and are no paths."""
+    """Return a name of hexadecimal digits: names of parts are chosen by people and are no paths."""
     return hashlib.sha256(f"{part.name} {side}".encode()).hexdigest()
 
 

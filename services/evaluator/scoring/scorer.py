@@ -15,7 +15,7 @@ from shared.chat.tokenizer import ChatTokenizer
 
 @dataclass(frozen=True)
 class Scorer:
-    """`model` computes the side that `Models.on` switched on."""
+    """One side of a model in memory. `model` computes the side that `Models.on` switched on."""
 
     model: Any
     tokenizer: Any
@@ -23,17 +23,17 @@ class Scorer:
     dtype: torch.dtype
     max_tokens: int
     max_new_tokens: int
-    """Of an answer to a safety prompt."""
+    """Most tokens of an answer to a safety prompt."""
     max_answer_tokens: int
-    """Of an answer to a row of the holdout."""
+    """Most tokens of an answer to a row of the holdout."""
     batch_tokens: int
-    """Tokens that are in memory at once, padding, shared prefix and answers to come included."""
+    """Most tokens that are in memory at once, padding, shared prefix and answers to come included."""
     forward_tokens: int
-    """Tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
+    """Most tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
     inputs: frozenset[str]
     """Names of what the model's forward pass accepts."""
     shared_tokens: int = 0
-    """Questions up to this length share what is equal in them; see `sharing`."""
+    """Length in tokens up to which questions share what is equal in them; see `sharing`."""
 
     @cached_property
     def chat(self) -> ChatTokenizer:
@@ -45,12 +45,12 @@ class Scorer:
 
     @property
     def filler(self) -> int:
-        """The token that padding consists of."""
+        """Token that padding consists of."""
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, 0)
         return next(token for token in known if token is not None)
 
     def logits_at(self, indices_U: Tensor, **inputs: Any) -> Tensor:
-        """Logits (U, V) at indices of the flattened batch (B * T).
+        """Return logits (U, V) at indices of the flattened batch (B * T).
 
         The head computes those alone: at a vocabulary of 32,000 and more it costs as much as many layers.
         """
@@ -73,7 +73,7 @@ class Scorer:
         return logits[0] if is_picked else logits.flatten(0, 1)[indices_U]
 
     def forward(self, *, logits_to_keep: int, **inputs: Any) -> Any:
-        """The model's output; its logits are those of the last `logits_to_keep` positions."""
+        """Return the model's output, with the logits of the last `logits_to_keep` positions."""
         out = self.model(**self._accepted({**inputs, "logits_to_keep": logits_to_keep}))
         out.logits = out.logits[:, -logits_to_keep:]
         return out

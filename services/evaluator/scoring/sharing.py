@@ -8,15 +8,15 @@ from services.evaluator.scoring.likelihood import MIN_PREFIX_TOKENS, Question, l
 from services.evaluator.scoring.scorer import Scorer
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
-"""Nats per token by which the two ways may differ: rounding. What sees a wrong token differs by more."""
+"""Nats per token by which the two ways may differ, which is rounding. What sees a wrong token differs by more."""
 WINDOWS = ("sliding_window", "attention_chunk_size")
 """Settings of models whose tokens see only so far back. A mask of our own would let them see further."""
 
 
 def tokens_that_share(scorer: Scorer, probe: list[int]) -> int:
-    """The longest question whose endings and beginning are computed once; 0 for a model that does not allow it.
+    """Return the longest question whose endings and beginning are computed once; 0 where the model allows none.
 
-    `probe`: tokens of a text that the model can read.
+    probe: tokens of a text that the model can read.
     """
     shared = replace(scorer, shared_tokens=scorer.max_tokens)
     questions = _questions(probe)
@@ -35,7 +35,7 @@ def tokens_that_share(scorer: Scorer, probe: list[int]) -> int:
 
 
 def _questions(probe: list[int]) -> list[Question]:
-    """Two of unequal length with an equal beginning, and endings of several lengths."""
+    """Return two questions of unequal length with an equal beginning, and endings of several lengths."""
     tokens = (probe * (4 * MIN_PREFIX_TOKENS // len(probe) + 1))[: 4 * MIN_PREFIX_TOKENS]
     beginning, rest = tokens[: MIN_PREFIX_TOKENS + 8], tokens[MIN_PREFIX_TOKENS + 8 :]
     endings = (rest[:1], rest[1:5], rest[5:12])

@@ -24,7 +24,8 @@ class Tokenizer(Protocol):
 def count_long_answers(
     path: Path, *, expected: DatasetFormat | None, policy: DatasetPolicy, tokenizer: Tokenizer, budget: int
 ) -> int:
-    """Rows whose last turn has more than `budget` tokens. Rows that break a rule are not asked by the gate."""
+    """Count rows whose last turn has more than `budget` tokens, but for rows that break a rule: the gate asks none of
+    them."""
     too_long = 0
     with path.open("rb") as stream:
         lines = LineReader(

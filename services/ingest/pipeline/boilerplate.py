@@ -1,4 +1,4 @@
-"""Which grams stand in so many rows of a file that they are evidence of nothing: templates, instructions."""
+"""Which grams occur in so many rows of a file that they are evidence of nothing: templates, instructions."""
 
 from dataclasses import dataclass
 
@@ -21,13 +21,13 @@ class Common:
     """What the files of a dataset have in common."""
 
     boilerplate: Keys
-    """Character 5-grams of prompts that stand in so many rows of a file that they do not tell rows apart; sorted."""
+    """Character 5-grams of prompts that occur in so many rows of a file that they do not distinguish rows; sorted."""
     repeated: Keys
     """Keys (system turns and answers) that two different rows have, sorted: only such can be near duplicates."""
 
 
 def frequent_above(rows: int) -> int:
-    """A gram that stands in more rows of a file than this is boilerplate: 10, or 1 % of the rows.
+    """Return the number of rows above which a gram is boilerplate: 10, or 1 % of the rows of its file.
 
     In a file of fewer than 20 rows it is half of the rows, at least 4.
     """
@@ -35,10 +35,10 @@ def frequent_above(rows: int) -> int:
 
 
 class GramCounter:
-    """In how many rows each gram stands. Exact up to `max_grams` different ones (12 bytes each).
+    """Counts in how many rows each gram occurs. Exact up to `max_grams` different ones (12 bytes each).
 
-    Above that the rarest are given up, so that a count is at most `undercount` too low. Deterministic: it depends
-    on the order of the rows alone.
+    Above that the rarest are given up, so that a count is at most `undercount` too low. Deterministic: it depends on
+    the order of the rows alone.
     """
 
     def __init__(self, max_grams: int = MAX_GRAMS) -> None:
@@ -57,7 +57,7 @@ class GramCounter:
             self._merge()
 
     def frequent(self, above: int) -> Keys:
-        """The grams of more rows than `above`, sorted."""
+        """Return the grams of more rows than `above`, sorted."""
         self._merge()
         return self._keys[self._counts > above]
 
@@ -86,7 +86,7 @@ class GramCounter:
 
 
 def runs(keys: Keys) -> tuple[Keys, Counts]:
-    """Each different key once, sorted, and how many times it stands there."""
+    """Return each different key once, sorted, and how many times it occurs."""
     ordered: Keys = np.sort(keys)
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     return ordered[starts], np.diff(np.append(starts, len(ordered))).astype(np.uint32)

@@ -1,7 +1,7 @@
-"""How much of what the gate asks (benchmarks, suites, the holdout) stands word for word in a row.
+"""How much of what the gate asks (benchmarks, suites, the holdout) a row holds word for word.
 
-Measured from the item's side: the share of an item's own 13-grams that the row holds. Grams that many items share
-are no evidence, nor are those that many rows of the training file share.
+Measured from the item's side: the share of an item's own 13-grams that the row holds. Grams that many items share are
+no evidence, nor are those that many rows of the training file share.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ Integers = npt.NDArray[np.int64]
 class Source:
     """The items of one benchmark, suite or holdout as sets of gram hashes, boilerplate left out.
 
-    Gram i stands in the sets set_ids[starts[i]:starts[i+1]]; set s has sizes[s] grams and comes from lines[s].
+    Gram i is in the sets set_ids[starts[i]:starts[i+1]]; set s has sizes[s] grams and comes from lines[s].
     """
 
     name: str
@@ -44,8 +44,8 @@ class Source:
     sizes: Integers
     lines: Integers
     is_shared: npt.NDArray[np.bool_]
-    """By gram: may be boilerplate of the training file. A text that only one item has is a leak, however many rows
-    repeat it; in the holdout, whose rows are of the training file's kind, every gram but whole rows may."""
+    """Whether each gram may be boilerplate of the training file. A text that only one item has is a leak, however
+    many rows repeat it; in the holdout, whose rows are of the training file's kind, every gram but whole rows may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Hit:
     """The item of a source that a row holds most of."""
 
     share: float
-    """Of the item's grams, 0 < share <= 1."""
+    """Share of the item's grams that the row holds, 0 < share <= 1."""
     item: int
     """1-based line in the source's file."""
 
 
 def row_grams(row: RowText) -> Keys:
-    """The set of all that a row can be found by: 13-grams, short prompt turns as a whole, the row as a whole."""
+    """Return all hashes by which a row can be found: 13-grams, short prompt turns as a whole, the row as a whole."""
     turns = [word_hashes(turn) for turn in row.prompt_turns]
     prompt = _joined(turns)
     answers = word_hashes(row.answers)
@@ -75,7 +75,7 @@ def _joined(words: Sequence[Keys]) -> Keys:
 
 
 def grams_of_text(asked: str, answer: str) -> list[Keys]:
-    """The sets of grams by which one text is found; a row that holds one of them holds the text.
+    """Return the sets of grams by which one text is found; a row that holds one of them holds the text.
 
     A text under 13 words is found as a whole turn, or followed by the beginning of its answer.
     """
@@ -92,7 +92,7 @@ def grams_of_text(asked: str, answer: str) -> list[Keys]:
 
 
 def registered_source(name: str, items: Iterable[Item]) -> Source:
-    """A benchmark or suite."""
+    """Return a benchmark or suite as a source."""
     grams_of_items = [
         (item.line, [grams for text in item.asked for grams in grams_of_text(text, item.answer)])
         for item in items
@@ -102,7 +102,7 @@ def registered_source(name: str, items: Iterable[Item]) -> Source:
 
 
 def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
-    """The holdout: besides what is asked, a row that equals one of its rows is a leak, however frequent."""
+    """Return the holdout as a source, in which a row as a whole is evidence too, however frequent it is."""
     grams_of_items, wholes = [], []
     for line, row in rows:
         asked = " ".join(row.prompt_turns)
@@ -116,7 +116,7 @@ def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
 def _source(
     name: str, items: list[tuple[int, list[Keys]]], never_boilerplate: Keys = NO_KEYS
 ) -> tuple[Source, npt.NDArray[np.uint32]]:
-    """The source without its own boilerplate, and in how many different items each gram stands."""
+    """Return the source without its own boilerplate, and in how many different items each gram occurs."""
     different = {whole_hash(*sets): sets for _, sets in items}
     known, counts = runs(_joined([distinct(_joined(sets)) for sets in different.values()]))
     sets = [grams for _, of_item in items for grams in of_item]
@@ -140,7 +140,7 @@ def _from_pairs(name: str, grams: Keys, gram_ids: Integers, set_ids: Integers, l
 
 
 def reduced(source: Source, is_boilerplate: npt.NDArray[np.bool_]) -> Source:
-    """The source without some of its grams. A set that loses all of them is never found."""
+    """Return the source without some of its grams. A set that loses all of them is never found."""
     is_kept = np.repeat(~is_boilerplate, np.diff(source.starts))
     new_ids = np.cumsum(~is_boilerplate) - 1
     gram_ids = np.repeat(new_ids, np.diff(source.starts))[is_kept]
@@ -151,12 +151,12 @@ def reduced(source: Source, is_boilerplate: npt.NDArray[np.bool_]) -> Source:
 
 
 def without_boilerplate(source: Source, rows_with: Integers, *, rows: int) -> Source:
-    """The source without the training file's boilerplate, given in how many of its rows each gram stands."""
+    """Return the source without the training file's boilerplate, given in how many of its rows each gram occurs."""
     return reduced(source, source.is_shared & (rows_with > frequent_above(rows)))
 
 
 def best_hits(rows: Sequence[Keys], source: Source) -> list[Hit | None]:
-    """For each row, given by its grams, the item that it holds most of; the first of equals."""
+    """Return for each row, given by its grams, the item that it holds most of; the first of equals."""
     row_ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     place = places(source.grams, _joined(rows))
     place, row_ids = place[place >= 0], row_ids[place >= 0]
@@ -175,7 +175,7 @@ def best_hits(rows: Sequence[Keys], source: Source) -> list[Hit | None]:
 
 
 def shared_words(row: RowText, source: Source) -> str:
-    """The beginning of the row's longest run of words that stand in the source, as people see it in a message."""
+    """Return the beginning of the row's longest run of words that the source has too, as a message shows it."""
     text = "\n".join((row.system, *row.prompt_turns, row.answers))
     words = text.split()
     is_known = places(source.grams, gram_hashes(word_hashes(text))) >= 0
@@ -188,5 +188,5 @@ def shared_words(row: RowText, source: Source) -> str:
 
 
 def read_source(name: str, path: Path) -> Source:
-    """A registered file, whatever its fields are."""
+    """Return a registered file as a source, whatever its fields are."""
     return registered_source(name, read_items(name, path))

@@ -30,7 +30,7 @@ MIN_RECALL = 0.999
 MIN_SHINGLES = 20
 HASHED_AT_ONCE = 4096
 MAX_VERIFIED = 512
-"""Candidates looked at for one row; a row with more is kept, and counted as not fully compared."""
+"""Number of candidates looked at for one row; a row with more is kept, and counted as not fully compared."""
 CACHED_KEYS = 1 << 20
 
 HALF = np.uint64(32)
@@ -41,7 +41,7 @@ EMPTY = MinHash(num_perm=NUM_PERMUTATIONS, seed=1, hashfunc=int)
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """By what a row finds those that are like it."""
+    """Values of a row by which rows that are like it are found."""
 
     key: int
     prompt: str
@@ -50,7 +50,8 @@ class Fingerprint:
 
 
 def fingerprint_of(row: RowText, common: Common, *, similarity: float) -> Fingerprint | None:
-    """None for a row that no other can be like: its answers are its own, or its prompt is all boilerplate."""
+    """Return the fingerprint of a row; None for one that no other can be like: its answers are its own, or its prompt
+    is all boilerplate."""
     if places(common.repeated, np.array([row.key], np.uint64))[0] < 0:
         return None
     shingles = own_shingles(row.prompt, common)
@@ -65,7 +66,8 @@ def own_shingles(prompt: str, common: Common) -> Keys:
 
 
 def band_keys(shingles: Keys, key: int, *, similarity: float) -> tuple[int, ...]:
-    """Hashes of the bands of the set's MinHash values: sets as similar as that share one, if their key is equal."""
+    """Return hashes of the set's bands of MinHash values: sets as similar as that share one, if their key is
+    equal."""
     bands, width = bands_for(similarity)
     count = bands * width
     hashes = (shingles >> HALF).tolist()
@@ -81,7 +83,7 @@ def band_keys(shingles: Keys, key: int, *, similarity: float) -> tuple[int, ...]
 
 
 def bands_for(similarity: float) -> tuple[int, int]:
-    """Bands and rows per band: the most selective choice that still finds 99.9 % of pairs at `similarity`."""
+    """Return bands and rows per band: the most selective choice that still finds 99.9 % of pairs at `similarity`."""
     for rows in range(NUM_PERMUTATIONS // 2, 1, -1):
         bands = NUM_PERMUTATIONS // rows
         if 1 - (1 - similarity**rows) ** bands >= MIN_RECALL:
@@ -101,7 +103,7 @@ class Kept:
 class Match:
     kept: Kept
     similarity: float
-    """1.0 for rows of equal digests."""
+    """Jaccard similarity of the prompts; 1.0 for rows of equal digests."""
     is_exact: bool
 
 

@@ -23,7 +23,7 @@ class Accepted:
     ignored_fields: tuple[str, ...]
     digest: bytes
     fingerprint: Fingerprint | None
-    """None for a row that has no near duplicate."""
+    """Fingerprint by which near duplicates are found; None for a row that can have none."""
     hits: tuple[Hit | None, ...]
     """What the row holds of each source, in their order."""
     excerpt: str
@@ -43,12 +43,12 @@ class Examiner:
     policy: DatasetPolicy
     common: Common
     check: Callable[[Example], BadRow | None] | None = None
-    """What a row is asked where there is no encoder."""
+    """Check of a row where there is no encoder."""
     sources: tuple[Source, ...] = ()
     encoder: Encoder | None = None
 
     def __call__(self, lines: list[Line]) -> list[Examined]:
-        """One result per line, in order."""
+        """Return one result per line, in order."""
         parsed = [self._parsed(line) for line in lines]
         examples = [row for row in parsed if isinstance(row, Example)]
         encoded = self.encoder.encode(examples) if self.encoder else [self._checked(row) for row in examples]
@@ -67,7 +67,7 @@ class Examiner:
         return self.check(example) if self.check else None
 
     def _hits(self, texts: list[RowText]) -> list[tuple[Hit | None, ...]]:
-        """Per row, what it holds of each source."""
+        """Return for each row what it holds of each source."""
         if not self.sources:
             return [()] * len(texts)
         grams = [row_grams(text) for text in texts]

@@ -49,7 +49,7 @@ def packing_report(totals: PartTotals, max_seq_length: int) -> PackingReport:
 
 
 class SamplePicker:
-    """The rows of the smallest digests: a choice that is spread over the file and the same every time."""
+    """Picks the rows of the smallest digests: a choice that is spread over the file and the same every time."""
 
     def __init__(self) -> None:
         self._chosen: list[tuple[int, int, Encoded]] = []

@@ -22,10 +22,10 @@ SIDES = ("chosen", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A piece of a row's text as rows are compared. Roles outside chat: prompt, completion, chosen, rejected, text.
+    """A piece of a row's text as it is compared. Roles outside chat: prompt, completion, chosen, rejected, text.
 
-    The content of an assistant turn ends with its tool calls, each a line of JSON with sorted keys, so that two
-    rows with different calls differ. The definitions of tools end the system turn, or are one where there is none.
+    The content of an assistant turn ends with its tool calls, each a line of JSON with sorted keys, so that two rows
+    with different calls differ. The definitions of tools end the system turn, or are one where there is none.
     """
 
     role: str
@@ -40,13 +40,14 @@ class Example:
     turns: tuple[Turn, ...]
     ignored_fields: tuple[str, ...] = ()
     conversation: Conversation | None = None
-    """What the template renders: of a chat row, and of a preference row of messages with the chosen answer."""
+    """Conversation that the template renders: a chat row's, or that of a preference row of messages with the chosen
+    answer. None for rows of text."""
     rejected: Conversation | None = None
-    """The same with the rejected answer."""
+    """Conversation of a preference row of messages with the rejected answer."""
 
     @property
     def sides(self) -> tuple["Example", "Example"]:
-        """A preference row as two rows of one answer each, the chosen one first."""
+        """Return a preference row as two rows of one answer each, the chosen one first."""
         if self.conversation is not None and self.rejected is not None:
             return self._of(self.conversation), self._of(self.rejected)
         prompt, *answers = self.turns
@@ -68,7 +69,7 @@ class Parsed:
 
 
 def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: int) -> Example:
-    """The row as turns; no format is expected where no row of the file has one. Raises BadRow."""
+    """Return the row as turns; no format is expected where no row of the file has one. Raises BadRow."""
     row_format = format_of_row(row)
     if expected is None:
         raise BadRow("format.unknown", "row", shown(row))
@@ -82,7 +83,7 @@ def parse_example(row: dict[str, Any], *, expected: DatasetFormat | None, line: 
 
 
 def turns_of(conversation: Conversation) -> tuple[Turn, ...]:
-    """The conversation as rows are compared."""
+    """Return the conversation as turns, in the form in which rows are compared."""
     turns = [Turn(each.role, each.text, each.field, each.is_trained) for each in conversation.messages]
     if conversation.tools:
         first = turns.pop(0) if turns[0].role == "system" else Turn("system", "", "tools")
@@ -142,7 +143,7 @@ PARSERS: dict[DatasetFormat, Callable[[dict[str, Any]], Parsed]] = {
 
 
 def _asked(holder: Mapping[str, Any], field: str, prefix: str = "") -> Conversation:
-    """A conversation that waits for an answer."""
+    """Read a conversation that waits for an answer. Raises BadMessage."""
     conversation = read_conversation(holder, field, prefix)
     last = conversation.messages[-1].role
     if last not in ("user", "tool"):
@@ -164,7 +165,7 @@ def _answer(row: Mapping[str, Any], field: str, request: Mapping[str, Any]) -> C
 
 
 def _require_text(answers: Iterable[ChatMessage]) -> None:
-    """A prompt that is a text is completed without the template, which alone can write a call."""
+    """Refuse calls behind a prompt that is a text: it is completed without the template, which alone writes calls."""
     for answer in answers:
         if answer.tool_calls:
             call = f"a call of {answer.tool_calls[0].name} behind a prompt that is a text"

@@ -25,7 +25,7 @@ class Item:
     line: int
     asked: tuple[str, ...]
     answer: str = ""
-    """What follows a short question, as far as it is known."""
+    """Answer that follows a short question, as far as it is known."""
 
 
 def read_items(name: str, path: Path) -> Iterator[Item]:
@@ -46,7 +46,8 @@ def items_of_rows(name: str, reader: LineReader) -> Iterator[Item]:
 
 
 def item_of_row(line: int, row: dict[str, Any]) -> Item:
-    """Of a conversation or a prompt: what is asked. Of other rows: each long text, a question, the row as a whole."""
+    """Return what the row asks: the turns of a conversation or the prompt; of other rows each long text, a question
+    and the row as a whole."""
     messages = row.get("messages")
     if isinstance(messages, list):
         turns = [each for each in messages if isinstance(each, dict)]
@@ -68,7 +69,7 @@ def item_of_row(line: int, row: dict[str, Any]) -> Item:
 
 
 def strings_of(value: Any) -> Iterator[str]:
-    """Every string in document order, except the roles of messages."""
+    """Yield every string in document order, except the roles of messages."""
     if isinstance(value, str):
         yield fold(value)
     elif isinstance(value, dict):

@@ -12,7 +12,7 @@ from services.ingest.report import SourceKind
 READY = "ready"
 REPORT = "report.json"
 WINDOW_TOKENS = 4096
-"""`auto` window where the base model's context is not smaller."""
+"""Length in tokens of an `auto` window where the base model's context is not smaller."""
 
 
 class Limits(Value):
@@ -43,7 +43,7 @@ class WorkOrder(Value):
     safety_mix: Path | None = None
     sources: tuple[SourceFile, ...] = ()
     answer_tokens: Count | None = None
-    """Longest answer that the gate lets a model give."""
+    """Length in tokens of the longest answer that the gate lets a model give; None: not published yet."""
     output: Path
     scratch: Path
     limits: Limits

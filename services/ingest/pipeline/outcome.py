@@ -18,7 +18,7 @@ from services.ingest.pipeline.rules import RULES_VERSION
 from services.ingest.report import DatasetReport, Sample, SourceReport
 
 HOLDOUT_ITEMS = 50
-"""Fewer can never pass the gate's check `holdout`."""
+"""Number of holdout rows below which the gate's check `holdout` can never pass."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ class Packing:
 
 
 def pack(lengths: Sequence[int], *, max_seq_length: int) -> Packing:
-    """Longest first, each into the fullest window that still takes it; equal lengths in order of the file."""
+    """Pack the longest first, each into the fullest window that still takes it; equal lengths in order of the
+    file."""
     windows: list[list[int]] = []
     by_space: dict[int, list[int]] = {}
     # Bit s is set while some window has exactly s tokens free: the best fit is the lowest from a length on.

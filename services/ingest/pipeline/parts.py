@@ -101,7 +101,7 @@ class PartWriter:
 
 
 def pieces_of(row: Encoded, *, max_tokens: int) -> Iterator[Encoded]:
-    """The row itself, or of a long text pieces that fit a window.
+    """Yield the row itself, or where it is longer, pieces of it that fit a window.
 
     A piece begins with the last token of the one before it: so every token but the first of the row is predicted
     once.
@@ -115,7 +115,7 @@ def pieces_of(row: Encoded, *, max_tokens: int) -> Iterator[Encoded]:
 
 
 def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:
-    """A safetensors file, streamed: an 8-byte header length, the JSON header, the arrays in its order."""
+    """Write a safetensors file as a stream: an 8-byte header length, the JSON header, the arrays in its order."""
     is_paired = any(spool.borders)
     small = _pairs(spool, packing) if is_paired else _rows(spool, packing)
     sides = bytes([CHOSEN, REJECTED]) * len(spool.lines) if is_paired else b""
@@ -144,7 +144,7 @@ def _rows(spool: TokenSpool, packing: Packing) -> dict[str, Sequence[int]]:
 
 
 def _pairs(spool: TokenSpool, packing: Packing) -> dict[str, Sequence[int]]:
-    """As `_rows`, where each row is two examples."""
+    """Return the same arrays as `_rows`, where each row is two examples."""
     starts = np.asarray(spool.offsets)
     edges = np.stack([starts[:-1], starts[:-1] + np.asarray(spool.borders)], axis=1)
     first = 2 * np.asarray(packing.window_examples)

@@ -3,7 +3,7 @@
 from schemas.dataset import FileRole, RowProblem
 
 RULES_VERSION = 4
-"""Rises with every change of a rule, of a normalisation or of the layout: it is part of a version's id."""
+"""Version of the rules, part of a version's id. Raised when a rule, a normalisation or the layout changes."""
 
 FIXES: dict[str, str] = {
     "json.too_large": "split the row, or raise policy.max_row_bytes",
@@ -62,7 +62,8 @@ FIXES: dict[str, str] = {
 }
 
 HARD_RULES = frozenset({"template.generation_prompt", "template.end_of_turn"})
-"""One row that breaks one refuses its file: the model would be asked otherwise than it was trained, or never stop."""
+"""Rules that refuse the whole file when one row breaks them: the model would be asked otherwise than it was trained,
+or never stop."""
 
 
 class BadRow(Exception):

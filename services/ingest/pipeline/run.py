@@ -167,7 +167,8 @@ class Files:
         return self._row_filter.kept_rows(path, examiner, tally)
 
     def _encoder(self, file_format: DatasetFormat | None, role: FileRole) -> Encoder | None:
-        """None, with the refusal noted, where such rows cannot be tokenised; they are still checked."""
+        """Return the encoder of a file's rows; None, with the refusal noted, where such rows cannot be tokenised.
+        They are still checked."""
         method = self._spec.method
         if file_format is None:
             return None
@@ -194,7 +195,7 @@ class Files:
 
 
 def within(order: Sequence[int], lengths: npt.NDArray[np.int64], most_tokens: int) -> list[int]:
-    """Rows, in this order, that have at most so many tokens together: one that is too long is passed over."""
+    """Choose rows, in this order, that have at most so many tokens together: one that is too long is passed over."""
     chosen, left = [], most_tokens
     for row in order:
         if lengths[row] <= left:

@@ -72,7 +72,8 @@ class RowFilter:
 
 
 def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, int]:
-    """The line of the item that a row gives away, by source. A row like one of the holdout gives that one away."""
+    """Return by source the line of the item that a row gives away. A row like one of the holdout gives that one
+    away."""
     leaks = {name: hit.item for name, hit in hits.items()}
     if match is not None and match.kept.file == HOLDOUT and role != HOLDOUT:
         leaks.setdefault(HOLDOUT, match.kept.line)
@@ -82,7 +83,7 @@ def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, 
 def reason_to_drop(
     match: Match | None, role: str, policy: DatasetPolicy, *, is_contaminated: bool
 ) -> Filter | None:
-    """The filter that takes a good row; None keeps it. The holdout is never changed: the gate reads the file."""
+    """Return the filter that takes a good row; None keeps it. The holdout never changes: the gate reads the file."""
     if role == HOLDOUT:
         return None
     if is_contaminated and policy.contamination != "keep":
@@ -96,7 +97,7 @@ def reason_to_drop(
 
 
 def _repeated(why: Filter, leaks: dict[str, int], match: Match | None) -> str:
-    """What a dropped row repeats, as people read it."""
+    """Return what a dropped row repeats, as people read it."""
     if why == "contamination":
         name, item = min(leaks.items())
         return f"line {item} of {name}"

@@ -29,7 +29,7 @@ class Surveyed:
     key: int
     shingles: Keys
     places: tuple[npt.NDArray[np.int64], ...]
-    """Per source, where the row's grams stand in it."""
+    """Places of the row's grams in each source."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FileSurvey:
 
     def __init__(self, sources: tuple[Source, ...] = ()) -> None:
         self.rows_with = [np.zeros(len(source.grams), np.int64) for source in sources]
-        """Per source: in how many rows each of its grams stands."""
+        """Number of rows in which each gram occurs, by source."""
         self._digests: set[int] = set()
         self._keys: list[int] = []
         self._shingles = GramCounter()
@@ -94,7 +94,7 @@ class FileSurvey:
         return self._shingles.frequent(frequent_above(self.rows))
 
     def reduced(self, sources: Iterable[Source]) -> tuple[Source, ...]:
-        """The sources without this file's boilerplate."""
+        """Return the sources without this file's boilerplate."""
         pairs = zip(sources, self.rows_with, strict=True)
         return tuple(without_boilerplate(source, rows_with, rows=self.rows) for source, rows_with in pairs)
 
@@ -103,7 +103,7 @@ class FileSurvey:
 class Survey:
     common: Common
     sources: tuple[Source, ...]
-    """Registered files, then the holdout, without boilerplate."""
+    """Sources without boilerplate: registered files, then the holdout."""
 
 
 def survey_of(order: WorkOrder, registered: tuple[Source, ...], send: Callable[[Progress], None]) -> Survey:
@@ -140,7 +140,7 @@ def _holdout_source(path: Path, policy: DatasetPolicy) -> Source:
 
 
 def _texts(path: Path, role: str, policy: DatasetPolicy) -> Iterator[tuple[int, RowText]]:
-    """The rows of a file that keep its format's rules, by line."""
+    """Yield the rows of a file that keep its format's rules, by line."""
     with suppress(FileRefused), path.open("rb") as stream:
         if surveyor := _surveyor(path, role, policy, ()):
             yield from surveyor.texts(reader_of(stream, role, policy))

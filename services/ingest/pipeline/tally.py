@@ -19,7 +19,7 @@ MAX_EXCERPTS = 10_000
 SHOWN_GROUPS = 3
 
 Filter = Literal["exact_duplicates", "near_duplicates", "contamination"]
-"""What drops good rows, by the names that the policy gives them."""
+"""Filters that drop good rows, by the names that the policy gives them."""
 NOUNS: dict[Filter, str] = {
     "exact_duplicates": "exact duplicates of earlier rows",
     "near_duplicates": "near duplicates of earlier rows",
@@ -47,7 +47,7 @@ class FileTally:
     listed_duplicates: int = 0
     dropped: Counter[Filter] = field(default_factory=Counter)
     groups: dict[Filter, Counter[str]] = field(default_factory=dict)
-    """Per filter, the dropped rows by what they repeat."""
+    """Number of dropped rows by what they repeat, for each filter."""
     excerpts: dict[Filter, Counter[str]] = field(default_factory=dict)
     kept_leaks: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Sources of the contaminated rows that stay because the policy says so, by line."""
@@ -76,7 +76,7 @@ class FileTally:
                 self.ignored[name] += 1
 
     def add_hits(self, row: Accepted, names: tuple[str, ...], *, limit: float) -> dict[str, Hit]:
-        """Record what the row holds of each source; those of which it holds `limit` or more, by name."""
+        """Record what the row holds of each source. Return by name the hits whose share is `limit` or more."""
         hits = {name: hit for name, hit in zip(names, row.hits, strict=True) if hit is not None}
         self.with_overlap += bool(hits)
         for name, hit in hits.items():
@@ -154,12 +154,12 @@ class FileTally:
 
 
 def largest(counts: Counter[str], at_most: int = SHOWN_GROUPS) -> list[tuple[str, int]]:
-    """The most frequent, of equals the first by name: the order in which they came does not matter."""
+    """Return the most frequent, of equals the first by name: the order in which they came does not matter."""
     return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:at_most]
 
 
 def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
-    """Why the file as a whole is not accepted, once all its rows are counted."""
+    """Return why the file as a whole is not accepted, once all its rows are counted; None where it is."""
     name = tally.role.replace("_", " ")
     most = ", ".join(f"{rule} {count}" for rule, count in tally.rules.most_common(3))
     if not tally.rows:
@@ -195,7 +195,8 @@ def _hard_refusal(tally: FileTally, first: RowProblem) -> FileRefused:
 
 
 def _too_many_dropped(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
-    """A filter that takes much of a file has met what it was not made for: the reason is said, not the loss."""
+    """Refuse a file of which a filter takes much: the filter has met what it was not made for, and the reason is
+    said."""
     messages = [
         _dropped_sentence(tally, why, policy.max_dropped_ratio)
         for why in NOUNS

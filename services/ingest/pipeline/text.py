@@ -89,7 +89,7 @@ def gram_hashes(words: Keys) -> Keys:
 
 
 def whole_hash(*parts: Keys) -> int:
-    """Hash of texts of words as a whole, each part told from the next."""
+    """Return the hash of texts of words as a whole, the parts kept apart from each other."""
     return xxhash.xxh3_64_intdigest(b"\x1e".join(part.tobytes() for part in parts))
 
 
@@ -119,7 +119,7 @@ def distinct(keys: Keys) -> Keys:
 
 
 def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
-    """Where each key stands in the sorted set `known`; -1 where it does not."""
+    """Return the index of each key in the sorted set `known`; -1 where it is not in it."""
     if not len(known):
         return np.full(len(keys), -1, np.int64)
     place = np.minimum(np.searchsorted(known, keys), len(known) - 1)

@@ -27,9 +27,9 @@ Mask = npt.NDArray[np.uint8]
 class Encoded:
     tokens: Tokens
     mask: Mask
-    """1 where the token is a target of the loss; same length as tokens."""
+    """1 where the token is a target of the loss; as long as `tokens`."""
     border: int = 0
-    """Of a preference row: where the second of its two examples begins, which ends with the rejected answer."""
+    """Index where the second example of a preference row begins, which ends with the rejected answer; else 0."""
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -40,7 +40,7 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def training_template(directory: Path) -> str | None:
-    """The template that the base model was registered with for training; None: its own is used."""
+    """Return the template that the base model was registered with for training; None where its own is used."""
     path = directory / TRAINING_TEMPLATE
     return path.read_text() if path.is_file() else None
 
@@ -73,7 +73,7 @@ class Checker:
         return None
 
     def _tokenise(self, example: Example) -> None:
-        """Raises BadMessage."""
+        """Tokenise the row and drop the result. Raises BadMessage."""
         if example.turns[-1].role == "rejected":
             for side in example.sides:
                 self._tokenise(side)
@@ -122,7 +122,7 @@ class Encoder:
             )
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
-        """One result per example, in order."""
+        """Return one result per example, in order."""
         encode = {
             DatasetFormat.CHAT: self._chat,
             DatasetFormat.PROMPT_COMPLETION: self._prompt_completion,
@@ -164,7 +164,7 @@ class Encoder:
         return row if rendering.is_derived else weighted(row, example.turns)
 
     def _prompt_completion(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
-        """Prompt and completion apart, as at inference; the prompt has the tokenizer's start, not its end."""
+        """Encode prompt and completion apart, as at inference; the prompt has the tokenizer's start, not its end."""
         texts = [[turn.content[: self._max_bytes] for turn in example.turns] for example in examples]
         prompts = self._chat_tokenizer.encoder.openings([prompt for prompt, _ in texts])
         completions = self._chat_tokenizer.encoder.completions([completion for _, completion in texts])
@@ -175,7 +175,7 @@ class Encoder:
         ]
 
     def _preference(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
-        """Each side as a row of that answer alone would be: of a chat, or of prompt and completion."""
+        """Encode each side as a row of that answer alone would be: of a chat, or of prompt and completion."""
         sides = [side for example in examples for side in example.sides]
         encoded: dict[int, Encoded | BadRow] = {}
         for is_chat, encode in ((True, self._chat), (False, self._plain_side)):
@@ -189,7 +189,7 @@ class Encoder:
         return [BadRow("tokens.no_eos", "prompt", "a text") for _ in sides]
 
     def _text(self, examples: Sequence[Example]) -> list[Encoded | BadRow]:
-        """Every token is a target, the end of the text included."""
+        """Encode texts: every token is a target, the end of the text included."""
         texts = [turn.content for example in examples for turn in example.turns]
         if self._truncates:
             texts = [text[: self._max_bytes] for text in texts]
@@ -233,7 +233,7 @@ def _bad_row(error: BadMessage) -> BadRow:
 
 
 def without_tail(rendering: Rendering, max_characters: int) -> Rendering:
-    """The rendering without what is certainly cut away: it need not be tokenised."""
+    """Return the rendering without what is certainly cut away: it need not be tokenised."""
     if len(rendering.text) <= max_characters:
         return rendering
     answers = tuple(
@@ -247,7 +247,7 @@ def without_tail(rendering: Rendering, max_characters: int) -> Rendering:
 
 
 def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:
-    """The row as it fits the window. The first token is no target: nothing comes before it."""
+    """Return the row as it fits the window. The first token is no target: nothing comes before it."""
     total = len(row.tokens)
     if total > limit and not truncates:
         return BadRow("tokens.over_length", "row", f"{total} tokens, at most {limit}")
@@ -259,7 +259,7 @@ def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadR
 
 
 def pair_within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadRow:
-    """Both sides as they fit one window together. Where they are cut, a side keeps half, or what the other leaves."""
+    """Return both sides as they fit one window. Where they are cut, a side keeps half, or what the other leaves."""
     lengths = row.border, len(row.tokens) - row.border
     if sum(lengths) > limit and not truncates:
         both = f"{lengths[0]} tokens with the chosen and {lengths[1]} with the rejected answer"
@@ -280,7 +280,7 @@ def pair_within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded |
 
 
 def sides_of(row: Encoded) -> tuple[Encoded, ...]:
-    """The examples of a row: one, or those of a preference row."""
+    """Return the examples of a row: one, or the two of a preference row."""
     if not row.border:
         return (row,)
     return tuple(
@@ -302,7 +302,7 @@ def _arrays(row: Encoded) -> tuple[Tokens, Mask]:
 
 
 def weighted(row: Encoded, turns: tuple[Turn, ...]) -> Encoded | BadRow:
-    """The mask without the assistant turns of weight 0, which are its runs of ones in order."""
+    """Return the row with a mask without the assistant turns of weight 0, which are its runs of ones in order."""
     answers = [turn for turn in turns if turn.role == "assistant"]
     if all(turn.is_trained for turn in answers):
         return row

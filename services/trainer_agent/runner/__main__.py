@@ -53,7 +53,7 @@ async def _run(settings: Settings, log_file: Path) -> int:
 
 
 def _write_everything_to(file: Path) -> None:
-    """Our own output and, by inheritance, that of every process below us."""
+    """Write our own output to a file and, by inheritance, that of every process below us."""
     handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for number in (1, 2):
         os.dup2(handle, number)

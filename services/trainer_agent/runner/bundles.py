@@ -29,9 +29,9 @@ log = get_logger(__name__)
 PARALLEL_PUTS = 4
 LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
-"""Another node may have passed over a periodic bundle: with a newer one at hand, this is how long it is awaited."""
+"""How long parts of another node are awaited with a newer bundle at hand: the node may have passed this one over."""
 LAST_PATIENCE_SECONDS = 900.0
-"""And this with no newer one, since the newest part that came: its node may have ended without storing it."""
+"""How long they are awaited without one, since the newest part came: their node may have ended before."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Identity:
 
 
 class Uploader:
-    """One bundle at a time. Only the newest periodic one waits; a last one waits for nobody but the best one."""
+    """Stores one bundle at a time. Only the newest periodic one waits; a last one waits for the best one alone."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Uploader:
         self._resume = resume
         self._report = report
         self._best: Saved | None = None
-        """The newest that was the best when it was written."""
+        """Newest bundle that was the best when it was written."""
         self._put_steps: set[int] = set()
-        """Of bundles whose parts of this node are stored, and on node 0 their manifest."""
+        """Steps of bundles whose parts of this node are stored, and on node 0 their manifest."""
         self._queued: Saved | None = None
         self._current: Saved | None = None
         self._task: asyncio.Task[None] | None = None
         self._stored = {ref.step: ref for ref in (resume, best) if ref is not None}
         self.last: BundleRef | None = None
-        """The emergency or final bundle, once it is stored or found to be stored already."""
+        """Emergency or final bundle, once it is stored or turns out to be stored already."""
 
     def offer(self, saved: Saved) -> None:
         if saved.best is not None and saved.best.step == saved.step:
@@ -119,7 +119,7 @@ class Uploader:
             self._begin(saved)
 
     def _begin(self, saved: Saved) -> None:
-        """Start at once; what is on its way would only make this one late."""
+        """Start to store a bundle at once; what is on its way would only make this one late."""
         if self._task is not None and not self._task.done():
             log.info("upload aborted", step=self._current and self._current.step, by=saved.step)
             self._task.cancel()
@@ -133,7 +133,7 @@ class Uploader:
         self._take_next()
 
     async def _store_all(self, saved: Saved, *, best: Saved | None) -> None:
-        """The bundle, after the one that it names as the best, where that one is not stored yet."""
+        """Store the bundle, after the one that it names as the best, where that one is not stored yet."""
         try:
             if best is not None and saved.best is not None and saved.best.step == best.step != saved.step:
                 await self._store(best)
@@ -187,7 +187,7 @@ class Uploader:
         )
 
     def _best_of(self, saved: Saved) -> BundleRef | None:
-        """The earlier bundle that it names as the best, which this attempt stored or began with."""
+        """Return the earlier bundle that this one names as the best, which this attempt stored or began with."""
         if saved.best is None or saved.best.step == saved.step:
             return None
         return self._stored[saved.best.step]

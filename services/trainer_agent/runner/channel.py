@@ -31,7 +31,7 @@ CONNECT_TIMEOUT_MILLISECONDS = 10_000
 
 
 class NotAcknowledged(Exception):
-    """The broker did not say that it has the message; it may have it all the same."""
+    """The broker did not confirm that it has the message; it may have it all the same."""
 
 
 class Channel:
@@ -51,7 +51,7 @@ class Channel:
         self._consumer: AIOKafkaConsumer | None = None
         self._creating = asyncio.Lock()
         self._cause: Envelope | None = None
-        """The newest directive's: reports belong to the same event stream and trace."""
+        """Envelope of the newest directive: reports belong to the same event stream and trace."""
 
     async def open(self) -> None:
         self._consumer = AIOKafkaConsumer(
@@ -67,13 +67,13 @@ class Channel:
             await self._producer.stop()
 
     async def end_of_directives(self) -> int:
-        """Where the job's partition of the directives ends now."""
+        """Return where the job's partition of the directives ends now."""
         partition = await self._partition()
         ends = await self._opened.end_offsets([partition])
         return int(ends[partition])
 
     async def directives(self, *, offset: int) -> AsyncIterator[tuple[Directive, datetime]]:
-        """Those to this attempt, from `offset` of the job's partition on, without end; and when each was written."""
+        """Yield directives to this attempt and when each was written, without end, from `offset` of the partition."""
         partition = await self._partition()
         self._opened.assign([partition])
         self._opened.seek(partition, offset)
@@ -84,7 +84,7 @@ class Channel:
                     yield directive
 
     async def send(self, message: Message, *, event_id: str, time: datetime) -> None:
-        """Return once the broker has acknowledged it. Raises NotAcknowledged."""
+        """Send a message, and return once the broker has acknowledged it. Raises NotAcknowledged."""
         topic = topic_of(type(message), writer=WRITER).name
         headers = to_headers(self._envelope(message, event_id, time))
         value = message.model_dump_json().encode()
@@ -111,7 +111,7 @@ class Channel:
             return self._producer
 
     async def _drop(self, producer: AIOKafkaProducer) -> None:
-        """After an error an idempotent producer may refuse everything: the next send begins with a new one."""
+        """Stop a producer after an error, when it may refuse everything: the next send begins with a new one."""
         if self._producer is producer:
             self._producer = None
         await producer.stop()
@@ -122,7 +122,7 @@ class Channel:
         return self._consumer
 
     async def _partition(self) -> TopicPartition:
-        """The partition that a keyed producer chooses for the job."""
+        """Return the partition that a keyed producer chooses for the job."""
         topic = AGENT_DIRECTIVES.name
         numbers = sorted(self._opened.partitions_for_topic(topic) or await self._fetch_partitions(topic))
         return TopicPartition(topic, DefaultPartitioner()(self._key, numbers, numbers))
@@ -138,7 +138,7 @@ class Channel:
         return partitions
 
     def _read(self, record: Any) -> tuple[Directive, datetime] | None:
-        """None for one to another attempt, and for what is no directive, which is logged."""
+        """Return a directive; None for one to another attempt, and for what is no directive, which is logged."""
         try:
             envelope = from_headers(record.headers, key=record.key)
             kind = message_type(AGENT_DIRECTIVES, envelope.type)
@@ -156,7 +156,7 @@ class Channel:
         return directive, envelope.time
 
     def _envelope(self, message: Message, event_id: str, time: datetime) -> Envelope:
-        """Reports belong to the event stream and the trace of the newest directive."""
+        """Return the envelope of a report, in the event stream and the trace of the newest directive."""
         cause = self._cause
         return Envelope(
             id=event_id,

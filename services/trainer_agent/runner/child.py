@@ -33,17 +33,17 @@ SHUTDOWN_SECONDS = 5
 
 
 def mark(node_id: str) -> str:
-    """What every process below the runner carries in its environment, and the runner does not."""
+    """Return what every process below the runner carries in its environment, and the runner does not."""
     return f"RUNNER_CHILD_OF={node_id}"
 
 
 def needs_torchrun(settings: Settings, start: StartTraining) -> bool:
-    """A process without peers has nobody to meet, and torchrun takes seconds before its start and after its end."""
+    """Return whether the child has peers to meet; without, torchrun only costs seconds at its start and its end."""
     return settings.child_argv is None and start.nodes * start.devices_per_node > 1
 
 
 def argv_of(settings: Settings, start: StartTraining) -> list[str]:
-    """torchrun has a static rendezvous at member 0. It never restarts anything: that is the scheduler's."""
+    """Return the child's command. torchrun has a static rendezvous at member 0; restarts are the scheduler's."""
     child = [sys.executable, "-m", "services.trainer_agent.training.main", str(settings.work_dir)]
     if settings.child_argv is not None:
         return [*settings.child_argv, str(settings.work_dir)]
@@ -63,7 +63,8 @@ def argv_of(settings: Settings, start: StartTraining) -> list[str]:
 
 
 def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
-    """Without a key: the child talks to nobody but its peers. It runs as our user, so this is no wall against it."""
+    """Return the environment of the child, without a key: it talks to nobody but its peers. It runs as our user, so
+    this is no wall against it."""
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
     name, _, value = mark(settings.node_id).partition("=")
     return {
@@ -91,7 +92,7 @@ class Child:
     is_torchrun: bool
     """Whether each training process writes down how it ended, for torchrun does not report it."""
     steps_before: int = 0
-    """Of the job, before those that this child counts."""
+    """Number of the job's steps before those that this child counts."""
     _read_bytes: int = field(default=0)
 
     @classmethod
@@ -106,7 +107,7 @@ class Child:
         return self.process.returncode is not None
 
     def new_reports(self) -> Iterator[Report]:
-        """Those that were written since the last call. Raises ValueError for a line that is none."""
+        """Yield the reports that were written since the last call. Raises ValueError for a line that is none."""
         try:
             with (self.work_dir / REPORTS).open("rb") as file:
                 file.seek(self._read_bytes)
@@ -120,19 +121,19 @@ class Child:
         write_whole(self.work_dir / STOP, reason)
 
     async def end(self) -> int:
-        """End all of its processes at once; its exit code."""
+        """End all of the child's processes at once. Return its exit code."""
         await asyncio.to_thread(kill_marked, mark(self.node_id), timeout_seconds=KILL_SECONDS)
         return await self.process.wait()
 
     async def end_with_dump(self) -> int:
-        """SIGABRT first: each process then writes where it hangs."""
+        """Send SIGABRT first, on which each process writes where it hangs, then end all. Return the exit code."""
         signal_marked(mark(self.node_id), signal.SIGABRT)
         with suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), DUMP_SECONDS)
         return await self.end()
 
     def rank_codes(self) -> tuple[int, ...]:
-        """Exit codes of the training processes that have ended."""
+        """Return the exit codes of the training processes that have ended."""
         if not self.is_torchrun and self.process.returncode is not None:
             return (self.process.returncode,)
         files = sorted(self.work_dir.glob("exit-*"))

@@ -11,35 +11,35 @@ from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Ste
 
 EXIT_COMPLETED = 0
 EXIT_REPORTED = 143
-"""Not completed, and the reason is reported: the node is not lost."""
+"""Exit code of a runner that did not complete, and reported the reason: the node is not lost."""
 EXIT_FENCED = 70
 SIGNAL_CODES = 128
 TERMINATED = 143
-"""torchrun ends the peers of a dead process so; it is a consequence, never the cause."""
+"""Exit code of the peers of a dead process, which torchrun ends; it is a consequence, never the cause."""
 DRIFT = 1e-4
-"""A machine's monotonic clock runs faster than Postgres' by at most this share: nobody may correct its rate."""
+"""Share by which a machine's monotonic clock is faster than Postgres' at most: nobody may correct its rate."""
 
 
 @dataclass(frozen=True)
 class PlatformClock:
-    """Postgres' clock as this machine knows it: by the directives, whatever its own wall clock says (decision 0045).
+    """Postgres' clock as this machine knows it from the directives, whatever its own wall clock says (decision 0045).
 
     A directive carries the time at which it was written, and is heard later. So what this clock says is never ahead
     of Postgres, and behind by no more than the fastest directive took to come, and the drift since then.
     """
 
     time: datetime | None = None
-    """None: no directive was heard yet."""
+    """Time at which the directive was written that the clock goes by; None: no directive was heard yet."""
     heard_at: float = 0.0
-    """Monotonic seconds."""
+    """Monotonic seconds at which it was heard."""
 
     def after(self, time: datetime, *, now: float) -> "PlatformClock":
-        """A directive that was written at `time` is heard."""
+        """Take in a directive that was written at `time`."""
         is_news = self.time is None or self.monotonic_of(time) > now
         return PlatformClock(time, now) if is_news else self
 
     def monotonic_of(self, instant: datetime) -> float:
-        """The monotonic seconds at which it is `instant` on Postgres' clock, or a little later."""
+        """Return the monotonic seconds at which it is `instant` on Postgres' clock, or a little later."""
         assert self.time is not None, "directives come before what they are asked for"
         return self.heard_at + (instant - self.time).total_seconds() / (1 - DRIFT)
 
@@ -67,7 +67,7 @@ class StopRequest:
     def with_notice(
         self, deadline: datetime | None, *, default_grace: timedelta, now: float
     ) -> "StopRequest":
-        """`deadline`: on Postgres' clock. `default_grace`: what is left where no deadline or no clock is known."""
+        """Take in a notice. `deadline`: on Postgres' clock. `default_grace`: used without a deadline or a clock."""
         ends_at = now + default_grace.total_seconds()
         if deadline is not None and self.clock.time is not None:
             ends_at = self.clock.monotonic_of(deadline)
@@ -75,7 +75,7 @@ class StopRequest:
         return replace(self, noticed_at=noticed_at, notice_deadline=ends_at)
 
     def is_asked(self, now: float) -> bool:
-        """A directive counts at once; a notice after a little while, since a directive should follow it."""
+        """Return whether to stop. A directive counts at once; a notice a little later, since one should follow it."""
         if self.directive is not None:
             return True
         if self.noticed_at is None or self.notice_deadline is None:
@@ -89,7 +89,7 @@ class StopRequest:
 
     @property
     def deadline(self) -> float | None:
-        """The earliest of all that is known; None while nobody wants a stop."""
+        """Earliest of all known deadlines; None while nobody asks for a stop."""
         directed = self.clock.monotonic_of(self.directive.deadline) if self.directive else None
         known = (self.notice_deadline, directed)
         return min((deadline for deadline in known if deadline is not None), default=None)
@@ -112,10 +112,10 @@ def why_fenced(
     outage_limit: timedelta,
     now: float,
 ) -> str:
-    """Why this runner must end itself; empty where it may continue. Times are monotonic seconds.
+    """Return why this runner must end itself; empty where it may continue. Times are monotonic seconds.
 
-    `acknowledged_at`: when the newest acknowledged heartbeat was sent.
-    `grant`: None where the cluster backend grants nothing.
+    `acknowledged_at`: when the newest acknowledged heartbeat was sent. `grant`: None where the cluster backend grants
+    nothing.
     """
     silence = timedelta(seconds=now - acknowledged_at)
     if silence >= (outage_limit if grant else fence_after):
@@ -154,7 +154,7 @@ class Progress:
         return replace(self, moved_at=now)
 
     def section(self, *, stopping: bool) -> Section:
-        """After the last step, early or not, and after a stop, the child saves."""
+        """Return the section of training. After the last step, early or not, and after a stop, the child saves."""
         if not self.has_stepped:
             return Section.SETUP
         return Section.SAVE if stopping or self.step >= self.num_steps else Section.STEP
@@ -179,7 +179,7 @@ def next_move(
     margin: timedelta,
     now: float,
 ) -> Move:
-    """What to do about a running child. `now`: monotonic seconds."""
+    """Return what to do about a running child. `now`: monotonic seconds."""
     asked = stop_request.is_asked(now)
     if asked and stop_request.deadline is not None and now >= stop_request.deadline - margin.total_seconds():
         return Move.END_AT_DEADLINE
@@ -193,16 +193,16 @@ class ChildEnd:
     """All that is known of a child's end."""
 
     ended: Ended | None
-    """Its own last report."""
+    """Last report of the child; None where it wrote none."""
     return_code: int
-    """Of the training process, or of torchrun where there are several; negative: ended by that signal."""
+    """Exit code of the training process, or of torchrun where there are several; negative: ended by that signal."""
     rank_codes: tuple[int, ...] = ()
-    """Of each training process that ended under its launcher's eyes; 128 + signal where it was killed.
-    None at all: torchrun's processes did not find each other, or their launchers died with them."""
+    """Exit code of each training process that ended under its launcher's eyes; 128 + signal where it was killed. No
+    code at all: torchrun's processes did not meet, or their launchers died with them."""
     oom_kills: int = 0
-    """How often the kernel killed for memory in our control group while the child ran."""
+    """Number of times that the kernel killed for memory in our control group while the child ran."""
     move: Move = Move.NONE
-    """What the runner itself did to it."""
+    """Move by which the runner itself ended the child; NONE where it did not."""
     section: Section = Section.SETUP
 
 
@@ -223,7 +223,7 @@ class Ending:
 
 
 def conclude(end: ChildEnd, *, last_step: int, bundle: BundleRef | None, puts_manifest: bool) -> Ending:
-    """How the attempt ended on this node. Success and causes are the child's word, never an exit code.
+    """Return how the attempt ended on this node. Success and causes are the child's word, never an exit code.
 
     `puts_manifest`: on the node that stores whole bundles, a completed attempt without its final one failed.
     """

@@ -18,11 +18,11 @@ from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_m
 log = get_logger(__name__)
 
 RULES_VERSION = 1
-"""Rises with every change of what the file holds: it is part of a key."""
+"""Version of the file's content, which is part of a key. Raised with every change of what the file holds."""
 
 
 async def fetch_reference(objects: ObjectStore, order: TrainingOrder, into: Path) -> Path | None:
-    """None where the method needs none, where nobody has computed them yet, and where they are damaged."""
+    """Fetch the log-probabilities. None: the method needs none, nobody has computed them yet, or they are damaged."""
     if not compares(order.recipe):
         return None
     version, key = order.dataset_version, reference_key(order)
@@ -44,19 +44,18 @@ async def fetch_reference(objects: ObjectStore, order: TrainingOrder, into: Path
 
 
 def compares(recipe: Recipe) -> bool:
-    """Whether training compares its answers with those of the model that it started from."""
+    """Return whether training compares its answers with those of the model that it started from."""
     return recipe.method is Method.DPO and recipe.preferences.has_reference
 
 
 def needs_start(recipe: Recipe, *, is_resumed: bool, has_reference: bool) -> bool:
-    """Whether the weights that an earlier job trained must be there. A bundle has all weights that are trained; those
-    at the start are left to be compared with, at the end of a run beside 4 bits on the served base too.
-    """
+    """Return whether weights that an earlier job trained must be there. A bundle has all trained weights; those at
+    the start are only compared with, at the end of a run beside 4 bits on the served base too."""
     return not is_resumed or (compares(recipe) and (recipe.is_quantized or not has_reference))
 
 
 def reference_key(order: TrainingOrder) -> str:
-    """Digest of all that the numbers follow from, as far as it is known before there is a device."""
+    """Return a digest of all that the numbers follow from, as far as it is known before there is a device."""
     manifest = DatasetManifest.model_validate_json((order.dataset_dir / layout.MANIFEST).read_bytes())
     precision = order.recipe.precision
     # Only where there is one, so that other keys are what they were.
@@ -116,7 +115,7 @@ class ReferenceUploader:
 
 
 async def _take_away(objects: ObjectStore, order: TrainingOrder, error: Exception) -> None:
-    """No node of the attempt is to find what is damaged, and its place is needed for what will be computed."""
+    """Delete what is damaged: no node of the attempt is to read it, and what will be computed needs its place."""
     log.warning(
         "reference log-probabilities are damaged: deleted, and computed again",
         dataset_version=order.dataset_version,
@@ -126,7 +125,7 @@ async def _take_away(objects: ObjectStore, order: TrainingOrder, error: Exceptio
 
 
 async def _delete(objects: ObjectStore, order: TrainingOrder) -> None:
-    """The manifest first: from then on they do not exist."""
+    """Delete the manifest first: from then on the log-probabilities do not exist."""
     version, key = order.dataset_version, reference_key(order)
     await objects.delete([layout.feature(version, key)])
     rest = await objects.list_objects(layout.feature(version, key, ""))

@@ -37,7 +37,7 @@ class Inputs:
         self._retry_policy = retry_policy
 
     async def fetch(self, start: StartTraining) -> TrainingOrder:
-        """Raises StorageUnavailable at the end of its retry_policy; CorruptObject, KeyError at once."""
+        """Fetch all inputs. Raises StorageUnavailable after all retries; CorruptObject, KeyError at once."""
         base_dir, dataset_dir, resume_dir = await asyncio.gather(
             self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
             self._wait_for_postgres(lambda: self._dataset(start.dataset)),
@@ -71,7 +71,7 @@ class Inputs:
         return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)
 
     async def _base_model(self, sha: str) -> Path:
-        """In the machine's cache: whole or not there. Nodes of one machine fetch it once."""
+        """Fetch the base model into the machine's cache, whole or not at all. Nodes of one machine fetch it once."""
         models = self._cache_dir / "base-models"
         models.mkdir(parents=True, exist_ok=True)
         async with _locked(models / f"{sha}.lock"):
@@ -104,7 +104,7 @@ class Inputs:
         return into
 
     async def _start(self, ref: StartFrom | None, start: StartTraining) -> Path | None:
-        """The model's files as a model version has them."""
+        """Fetch the files of the model that training starts from, in the form in which a model version has them."""
         if ref is None:
             return None
         folder = self._fresh("start")
@@ -133,7 +133,7 @@ class Inputs:
 
 
 def best_before(order: TrainingOrder) -> BundleRef | None:
-    """The bundle that the one to resume from names as the best; None where it names no other."""
+    """Return the bundle that the one to resume from names as the best; None where it names no other."""
     if order.resume_dir is None:
         return None
     manifest = BundleManifest.model_validate_json((order.resume_dir / layout.MANIFEST).read_bytes())
@@ -141,7 +141,7 @@ def best_before(order: TrainingOrder) -> BundleRef | None:
 
 
 def part_keys(job_id: str, attempt: int, step: int, parts: Iterable[FileEntry]) -> dict[str, str]:
-    """Path of each part -> its key, which is made of its content."""
+    """Return the key of each part by its path; keys are made of the parts' content."""
     return {part.path: layout.checkpoint(job_id, attempt, step, layout.part(part.sha256)) for part in parts}
 
 

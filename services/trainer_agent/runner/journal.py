@@ -35,7 +35,7 @@ class Acknowledged(Entry):
 
 
 class ChildStarted(Entry):
-    """From here on this node never starts a child again."""
+    """The child was started: from here on this node never starts one again."""
 
     kind: Literal["child_started"] = "child_started"
 
@@ -83,7 +83,7 @@ class Journal:
 
     @property
     def unacknowledged(self) -> list[Reported]:
-        """In the order in which they were made."""
+        """Reports that are not acknowledged, in the order in which they were made."""
         arrived = {entry.id for entry in self.entries if isinstance(entry, Acknowledged)}
         return [report for report in self.reports if report.id not in arrived]
 
@@ -93,7 +93,7 @@ class Journal:
 
 
 def _read(path: Path) -> list[AnyEntry]:
-    """All whole lines; one that a crash cut off is taken from the file, so that the next is not glued to it."""
+    """Return all whole lines, and cut off one that a crash left half written, so that the next is not glued to it."""
     if not path.exists():
         return []
     data = path.read_bytes()

@@ -16,7 +16,7 @@ MAX_CHUNK_BYTES = 1024 * 1024
 
 
 class LogShipper:
-    """Chunks are written once: each one's bytes are fixed in the journal before it is stored."""
+    """Stores chunks of the log. Each is written once: the journal fixes its bytes before it is stored."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class LogShipper:
         self._place = (job_id, attempt, node_index)
         self._lock = asyncio.Lock()
         self._pending = journal.last_log_chunk
-        """Fixed, but perhaps not stored: after a restart it is stored again, which changes nothing."""
+        """Chunk that is fixed, but perhaps not stored: after a restart it is stored again, which changes nothing."""
 
     async def run(self, *, every: timedelta) -> None:
-        """Until cancelled."""
+        """Store chunks until cancelled."""
         while True:
             await self.ship()
             await asyncio.sleep(every.total_seconds())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def oom_kills() -> int:
-    """How often the kernel killed for memory in our control group (version 1 or 2); 0 where nobody counts."""
+    """Return how often the kernel killed for memory in our control group (version 1 or 2); 0 where nobody counts."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

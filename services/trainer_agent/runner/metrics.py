@@ -10,9 +10,9 @@ from services.trainer_agent.runner.channel import Channel, NotAcknowledged
 from shared.clock import utc_now
 
 MAX_STEPS = 400
-"""Of one message, so that it stays small."""
+"""Most steps of one message, so that it stays small."""
 MAX_KEPT_STEPS = 20_000
-"""While Kafka is away."""
+"""Most steps, and most validations, that are kept while Kafka is away."""
 
 
 class MetricsBatch:
@@ -32,7 +32,7 @@ class MetricsBatch:
         del self._validations[:-MAX_KEPT_STEPS]
 
     async def run(self, *, every: timedelta) -> None:
-        """Until cancelled."""
+        """Send batches until cancelled."""
         while True:
             await asyncio.sleep(every.total_seconds())
             await self.send()
@@ -52,7 +52,7 @@ class MetricsBatch:
                 return
 
     def _due_with(self, steps: list[StepMetrics]) -> tuple[list[StepValidated], list[StepValidated]]:
-        """Validations that no later batch has the step of, at most as many as a message may have; and the others."""
+        """Return validations whose step no later batch has, at most as many as a message may have, and the others."""
         until = self._steps[0].step if self._steps else math.inf
         due = [each for each in self._validations if each.step < until][:MAX_STEPS]
         return due, self._validations[len(due) :]

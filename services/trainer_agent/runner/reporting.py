@@ -24,7 +24,7 @@ RETRY_SECONDS = 0.5
 GRANT_POLL_SECONDS = 0.5
 FENCE_POLL_SECONDS = 0.3
 MAX_BEATS = 3
-"""Under way at once: while Kafka is away, more of them would only say the same."""
+"""Most heartbeats under way at once: while Kafka is away, more of them would only say the same."""
 State = Literal["waiting", "fetching", "training", "stopping"]
 
 
@@ -44,7 +44,7 @@ class Reporter:
         self._added.set()
 
     async def run(self) -> None:
-        """Until cancelled. What a previous life of this runner left unacknowledged goes first."""
+        """Send reports until cancelled. What a previous life of this runner left unacknowledged goes first."""
         while True:
             self._added.clear()
             for report in self._journal.unacknowledged:
@@ -77,10 +77,10 @@ class Heartbeat:
         self._every_seconds = every.total_seconds()
         self._beats: set[asyncio.Task[None]] = set()
         self.acknowledged_at = time.monotonic()
-        """When the newest acknowledged heartbeat was sent."""
+        """Monotonic seconds at which the newest acknowledged heartbeat was sent."""
 
     async def run(self, beat: Callable[[], RunnerHeartbeat]) -> None:
-        """Until cancelled. A beat does not wait for the one before it."""
+        """Send heartbeats until cancelled. A beat does not wait for the one before it."""
         while True:
             if len(self._beats) < MAX_BEATS:
                 task = asyncio.create_task(self._send(beat()))
@@ -98,7 +98,7 @@ class Heartbeat:
 
 
 class GrantReader(threading.Thread):
-    """Reads the grant again and again: a thread of its own, since a read may hang."""
+    """Reads the grant again and again, in a thread of its own, since a read may hang."""
 
     def __init__(self, file: Path, *, node_id: str) -> None:
         super().__init__(name="grant", daemon=True)
@@ -125,7 +125,7 @@ class GrantReader(threading.Thread):
 class HeartbeatWatchdog(threading.Thread):
     """Ends this process, and its child first, as soon as there is a reason.
 
-    A thread, so that it also acts where the event loop hangs.
+    It is a thread, so that it also acts where the event loop hangs.
     """
 
     def __init__(self, reason: Callable[[], str], *, end_child: Callable[[], None]) -> None:

@@ -62,7 +62,7 @@ class Runner:
         self._is_fetching = False
 
     async def run(self) -> int:
-        """Its exit code: 0 completed, 143 ended otherwise and reported why. Raises where it cannot report."""
+        """Return the exit code: 0 completed, 143 ended otherwise and reported why. Raises where it cannot report."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._take_notice)
         if self._settings.notice_file.exists():
             self._take_notice()
@@ -80,7 +80,7 @@ class Runner:
         return code
 
     async def _background(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs all the time. If any of it fails, so does the runner, and its node is lost."""
+        """Return what runs all the time. If any of it fails, so does the runner, and its node is lost."""
         settings = self._settings
         if self._journal.listening_from is None:
             self._journal.add(Listening(offset=await self._channel.end_of_directives()))
@@ -95,7 +95,7 @@ class Runner:
         ]
 
     def _fence_reason(self, heartbeat: Heartbeat) -> Callable[[], str]:
-        """Starts to read the grant, if there is one."""
+        """Start to read the grant, if there is one. Return the function that says why the runner must end itself."""
         settings, reader = self._settings, None
         if settings.grant_file is not None:
             reader = GrantReader(settings.grant_file, node_id=settings.node_id)
@@ -109,7 +109,7 @@ class Runner:
         )
 
     async def _attend(self) -> Ending | None:
-        """How the attempt ended here; None where an earlier life has said so already."""
+        """Return how the attempt ended here; None where an earlier life has said so already."""
         if any(report.type == RunnerStopped.type for report in self._journal.reports):
             return None
         if self._journal.has_started_child:
@@ -142,7 +142,7 @@ class Runner:
         return await self._session.run(start, order)
 
     def _new_session(self, start: StartTraining, order: TrainingOrder) -> Session:
-        """Node 0 reports steps and bundles for the whole gang."""
+        """Return the session of a child. Node 0 reports steps and bundles for the whole gang."""
         uploader = Uploader(
             self._objects,
             order,
@@ -164,7 +164,7 @@ class Runner:
         )
 
     async def _report_end(self, ending: Ending | None) -> int:
-        """The last report, when the log before it is stored; the exit code."""
+        """Send the last report, once the log before it is stored. Return the exit code."""
         await self._flush_log()
         await self._metrics.send()
         if ending is not None:
@@ -194,7 +194,7 @@ class Runner:
                 self._orders.put_nowait(directive)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
-        """The work's result; None, and the work cancelled, where a stop is asked for before it is done."""
+        """Return the work's result; None, with the work cancelled, where a stop is asked for before it is done."""
         task = asyncio.ensure_future(work)
         while not task.done():
             if self._stop_request.is_asked(time.monotonic()):
@@ -205,14 +205,14 @@ class Runner:
         return task.result()
 
     async def _flush_log(self) -> None:
-        """Not at the cost of the last report: of the time that is left, at most half."""
+        """Store the log, but not at the cost of the last report: in at most half of the time that is left."""
         deadline = self._stop_request.deadline
         left = math.inf if deadline is None else deadline - time.monotonic()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._shipper.ship(), max(0.0, min(LOG_FLUSH_SECONDS, left / 2)))
 
     def _take_notice(self) -> None:
-        """SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""
+        """Handle SIGTERM: the node goes away. The file says when; without one, the usual grace is assumed."""
         now, grace = time.monotonic(), self._settings.default_grace
         self._stop_request = self._stop_request.with_notice(
             self._notice_deadline(), default_grace=grace, now=now
@@ -260,4 +260,4 @@ class Runner:
 
 
 def _ignored(_: object) -> None:
-    """Node 0 reports it."""
+    """Ignore what node 0 reports."""

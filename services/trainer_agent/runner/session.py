@@ -49,7 +49,7 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 0.1
 EXIT_SECONDS = 15.0
-"""A child that has reported its end but does not leave is ended after so long."""
+"""Time after which a child is ended that has reported its end but does not leave."""
 
 
 class Session:
@@ -108,7 +108,7 @@ class Session:
         )
 
     async def _watch(self, child: Child) -> Move:
-        """Until the child ends, or has to be ended: by which move."""
+        """Watch the child until it ends, or has to be ended. Return by which move."""
         while not child.has_ended and self._take_reports(child) and not self._lingers():
             move = next_move(
                 self._stop_request(),
@@ -133,7 +133,7 @@ class Session:
         return self._ended is not None and time.monotonic() - self._progress.moved_at > EXIT_SECONDS
 
     def _take_reports(self, child: Child) -> bool:
-        """Whether the child still makes sense."""
+        """Take in the child's new reports. Return False where one of them is none."""
         try:
             for report in child.new_reports():
                 self._progress = self._progress.after(report, now=time.monotonic())
@@ -182,7 +182,7 @@ class Session:
         self._on_step(_metrics(report))
 
     async def _store_rest(self) -> BundleRef | None:
-        """The last bundle, once it is stored; None where there is none or no time for it."""
+        """Return the last bundle, once it is stored; None where there is none or no time for it."""
         began = time.monotonic()
         finishing = asyncio.gather(self._uploader.finish(), self._references.finish())
         while not finishing.done():
@@ -194,7 +194,8 @@ class Session:
         return self._uploader.last
 
     def _upload_deadline(self, began: float) -> float | None:
-        """Monotonic seconds. None: only the last bundle of a completed attempt is under way, with no hurry."""
+        """Return the deadline of uploads, in monotonic seconds. None: only the last bundle of a completed attempt is
+        under way, with no hurry."""
         stop_request = self._stop_request()
         if stop_request.deadline is not None and stop_request.is_asked(time.monotonic()):
             return stop_request.deadline - self._settings.deadline_margin.total_seconds()

@@ -13,7 +13,7 @@ class Settings(BaseSettings):
 
     kafka_bootstrap: str
     kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
-    """TLS is not available yet."""
+    """Protocol of the connection to Kafka; TLS is not available yet."""
     kafka_username: str
     kafka_password: SecretStr
     s3_endpoint: str
@@ -27,41 +27,42 @@ class Settings(BaseSettings):
     node_index: int
     node_id: str
     devices: PositiveInt = 1
-    """Training processes on this node."""
+    """Number of training processes on this node."""
     work_dir: Path
     notice_file: Path
-    """Appears when the node will be taken back: an RFC 3339 time, on Postgres' clock."""
+    """File that appears when the node will be taken back: an RFC 3339 time, on Postgres' clock."""
     grant_file: Path | None = None
-    """Holds the node's id for as long as the cluster backend lets this node have its place. None: the backend
-    grants nothing, and `fence_after` alone decides."""
+    """File that holds the node's id for as long as the cluster backend lets this node have its place. None: the
+    backend grants nothing, and `fence_after` alone decides."""
     cache_dir: Path
-    """Base models, shared by the nodes of one machine."""
+    """Directory of base models, shared by the nodes of one machine."""
     host: str = "127.0.0.1"
-    """Where the other nodes of the gang reach this one."""
+    """Address at which the other nodes of the gang reach this one."""
 
     omp_num_threads: PositiveInt | None = None
-    """CPU threads of each training process. None: the machine's cores divided by its devices."""
+    """Number of CPU threads of each training process. None: the machine's cores divided by its devices."""
     child_argv: tuple[str, ...] | None = None
-    """Started instead of the training processes, with the work directory as the last argument."""
+    """Command that is started instead of the training processes, with the work directory as the last argument."""
 
     heartbeat_every: timedelta = timedelta(seconds=5)
     fence_after: timedelta = timedelta(seconds=15)
-    """Without an acknowledged heartbeat for so long, or without reading its grant where it has one, the runner
+    """Time without an acknowledged heartbeat, or without reading its grant where it has one, after which the runner
     ends itself and its child."""
     outage_limit: timedelta = timedelta(hours=24)
-    """Without an acknowledged heartbeat for so long, a runner ends itself although its grant holds."""
+    """Time without an acknowledged heartbeat after which a runner ends itself although its grant holds."""
     notice_wait: timedelta = timedelta(seconds=2)
     """How long a notice waits for the directive that should follow it, before the runner stops automatically."""
     default_grace: timedelta = timedelta(seconds=30)
     """Time left after a SIGTERM that came without a notice file, or before any directive."""
     deadline_margin: timedelta = timedelta(seconds=1)
-    """Kept free before a stop's deadline for the last report and the end of the log."""
+    """Time kept free before a stop's deadline for the last report and the end of the log."""
     inputs_limit: timedelta = timedelta(minutes=5)
     """How long S3 may be away while inputs are fetched. Then the nodes are given back, and the job waits without."""
     setup_limit: timedelta = timedelta(minutes=15)
     step_limit: timedelta = timedelta(minutes=5)
     save_limit: timedelta = timedelta(minutes=15)
-    """So long without progress in that section of training, and the child is hung. Micro batches are progress."""
+    """Time without progress in this section of training after which the child is hung, as with the other two limits.
+    Micro batches are progress."""
     flush_limit: timedelta = timedelta(seconds=20)
     """How long a failed attempt may continue to store bundles that were complete before the failure."""
     metrics_every: timedelta = timedelta(seconds=2)

@@ -10,7 +10,7 @@ from shared.retry import RetryPolicy, retry_until_available
 Result = TypeVar("Result")
 
 ENDLESS = RetryPolicy(limit=timedelta.max, longest=timedelta(seconds=5))
-"""Whoever cannot wait so long cancels."""
+"""Policy that retries without end: whoever cannot wait so long cancels."""
 
 
 def is_storage_away(error: Exception) -> bool:

@@ -60,7 +60,7 @@ def varlen(
     max_length_q: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of each token to those before it, up to the border. Without borders each row is one sequence.
+    """Attend from each token to those before it, up to the border. Without borders each row is one sequence.
 
     Returns: (B, T, H, D), and no weights. `key_BHTD` and `value_BHTD` may have fewer heads, each for several.
     """
@@ -90,7 +90,7 @@ AttentionInterface.register(VARLEN, varlen)
 
 
 def _takes_borders(config: Any) -> bool:
-    """Whether the family's code hands borders on, and the kernels know its sizes. Nothing of attention is dropped."""
+    """Return whether the family's code hands borders on, the kernels know its sizes, and nothing is dropped."""
     text = config.get_text_config()
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     model_class = model_class_of(config)
@@ -104,7 +104,7 @@ def _takes_borders(config: Any) -> bool:
 
 
 def _rows_joined(states_BHTD: Tensor) -> Tensor:
-    """(B * T, H, D), in the type that products are computed in: norms with weights in float32 leave theirs."""
+    """Return (B * T, H, D) in the type that products are computed in: norms with weights in float32 leave theirs."""
     kind = states_BHTD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states_BHTD.dtype
     return states_BHTD.transpose(1, 2).flatten(0, 1).to(dtype)

@@ -1,4 +1,4 @@
-"""The loss that keeps a router from sending most tokens to few experts: that of the family's own forward pass.
+"""The loss that keeps a router from sending most tokens to few experts, as in the family's own forward pass.
 
 Source: Switch Transformer, arXiv:2101.03961, equations 4 to 6; as transformers has it, over all layers together.
 """
@@ -13,16 +13,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Balance:
-    """How a family computes it."""
+    """How a family computes the loss of its routers."""
 
     function: Callable[..., Tensor]
     num_experts: int
     experts_per_token: int
     coefficient: float
-    """Of the configuration: its factor in what is minimised."""
+    """Factor of the loss in what is minimised, from the model's configuration."""
 
     def loss(self, router_logits: Sequence[Tensor], is_token_BT: Tensor) -> Tensor:  # noqa: N803 a shape
-        """Of all tokens of a forward pass, padding left out: `experts_per_token` where all experts are used alike.
+        """Return the loss of all tokens but padding: `experts_per_token` where all experts are used alike.
 
         router_logits: of each layer with experts, of shape (B * T, experts). Returns: (), float32.
         """
@@ -36,7 +36,8 @@ class Balance:
 
 
 def balance_of(causal_lm: Any) -> Balance | None:
-    """None where transformers' code of the family adds no such loss, or the configuration gives it no weight."""
+    """Return how the family's loss is computed; None where transformers' code of the family adds none, or the
+    configuration gives it no weight."""
     function = getattr(sys.modules[type(causal_lm).__module__], "load_balancing_loss_func", None)
     coefficient = getattr(causal_lm, "router_aux_loss_coef", None)
     if function is None or not coefficient:

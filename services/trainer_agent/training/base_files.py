@@ -1,4 +1,4 @@
-"""A full model's weights as the files of its base have them: what loads the base loads it."""
+"""A full model's weights in the form of its base's files: what loads the base loads it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +12,9 @@ from shared.causal_models import as_in_files, tied_names
 
 
 def as_base_files(model: Any, tensors: Mapping[str, Tensor], base_dir: Path) -> dict[str, Tensor]:
-    """`model` was loaded with the tensors of `base_dir`; `tensors` are its trained parameters, whole.
+    """Return a full model's tensors by their names in the files of its base, from which it was loaded.
 
-    What the files have beside them (buffers, layers that are not trained) is copied.
+    `tensors` are its trained parameters, whole. What else the files have (buffers, layers not trained) is copied.
     """
     places = tensor_places(base_dir)
     tied = {name: tensors[first] for name, first in tied_names(model).items() if name in places}
@@ -28,7 +28,7 @@ def as_base_files(model: Any, tensors: Mapping[str, Tensor], base_dir: Path) -> 
 
 
 def tensor_places(base_dir: Path) -> dict[str, Path]:
-    """The file of each tensor."""
+    """Return the file of each tensor."""
     places: dict[str, Path] = {}
     for path in sorted(base_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

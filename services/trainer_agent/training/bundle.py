@@ -1,7 +1,7 @@
-"""A bundle's files: how they are written, and the small records among them.
+"""The files of a bundle: how they are written, and the small records among them.
 
-`model/*` is what can be served. `optimizer/rank-<r>.safetensors` holds slices, and `optimizer/rank-<r>.json`
-says of which tensor and where, so that any number of processes can read them. safetensors and JSON alone.
+`model/*` is what can be served. `optimizer/rank-<r>.safetensors` holds slices, and `optimizer/rank-<r>.json` says of
+which tensor and where, so that any number of processes can read them. safetensors and JSON alone.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _NOT_SERVED = frozenset({MANIFEST, TRAINING_TEMPLATE, "model.safetensors.index.j
 
 
 class BundleState(Value):
-    """`state.json`: where the run stands, and what it would do next."""
+    """`state.json`: how far the run is, and what it would do next."""
 
     step: Step
     epoch: float
@@ -44,52 +44,53 @@ class BundleState(Value):
     num_windows: Count
     packed: bool
     learning_rate: float
-    """Of the next step."""
+    """Learning rate of the next step."""
     consumed_sha256: str
     """Chain over the batches consumed since step 0; empty at step 0."""
     expected_batch_sha256: Sha256 | None
-    """None after the last step."""
+    """Digest of the next batch; None after the last step."""
     expected_loss: float | None
-    """Mean loss over the first micro batches of the next step."""
+    """Mean loss over the first micro batches of the next step; None after the last step."""
     start_valid_loss: float | None = None
-    """Of the whole validation file before the first step; None where the method does not report it."""
+    """Loss on the whole validation file before the first step; None where the method does not report it."""
     validations: Validations = NO_VALIDATIONS
-    """Those at given steps."""
+    """What the run remembers of its validations at given steps."""
     quantized_sha256: str | None = None
     """QuantizedBase.sha256 of the run's base; None where its layers are plain."""
     num_copies: Count = 1
-    """Of the trained weights, among the processes; each is spread over as many of them."""
+    """Number of copies of the trained weights among the processes; each is spread over as many of them."""
     num_threads: Count
-    """Arithmetic on a CPU depends on how it is split over threads."""
+    """Number of threads of the writing process: arithmetic on a CPU depends on how it is split over them."""
     environment: dict[str, str] = Field(default={})
-    """environment_of the process of global rank 0; empty in older bundles."""
+    """Result of environment_of in the process of global rank 0; empty in older bundles."""
 
 
 class RankIndex(Value):
-    """`optimizer/rank-<r>.json`."""
+    """`optimizer/rank-<r>.json`: which slices a rank wrote."""
 
     rank: Count
     file: str
     slices: tuple[Slice, ...]
-    """None of a rank that has a copy of what a rank of the first node has."""
+    """Slices in the file; empty for a rank that has a copy of what a rank of the first node has."""
     updates: Count
     state_sha256: Sha256
-    """Snapshot.sha256 of this rank."""
+    """Result of Snapshot.sha256 on this rank."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What lies beside the weights so that they can be served."""
+    """Files that lie beside the weights so that they can be served."""
 
     weights: str
     texts: Mapping[str, str]
     copies: Mapping[str, Path]
     as_written: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
-    """The trained tensors as the file of weights has them."""
+    """Function that brings the trained tensors into the form of the file of weights."""
 
 
 def adapter_files(config: Any, base_sha: str) -> ModelFiles:
-    """`config` is PEFT's. The base is named by its sha: a path of this machine means nothing elsewhere."""
+    """Return the files of an adapter. `config` is PEFT's. The base is named by its sha: a path of this machine means
+    nothing elsewhere."""
     fields = config.to_dict() | {"base_model_name_or_path": base_sha, "inference_mode": True}
     # PEFT leaves an empty list behind where a model has experts; nothing is what a plain adapter has.
     fields["target_parameters"] = config.target_parameters or None
@@ -98,7 +99,7 @@ def adapter_files(config: Any, base_sha: str) -> ModelFiles:
 
 
 def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
-    """`model` was loaded from `base_dir`."""
+    """Return the files of a full model. `model` was loaded from `base_dir`."""
     copies = {
         f"model/{path.name}": path
         for path in sorted(base_dir.iterdir())
@@ -110,7 +111,7 @@ def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
 def write_rank_files(
     snapshot: Snapshot, directory: Path, *, rank: int, updates: int, is_copy: bool
 ) -> list[FileEntry]:
-    """What every rank writes of its own. `is_copy`: another one writes the same slices."""
+    """Write what every rank has of its own. `is_copy`: another rank writes the same slices."""
     moments, rng = f"optimizer/rank-{rank}.safetensors", f"rng/rank-{rank}.safetensors"
     index = RankIndex(
         rank=rank,
@@ -129,7 +130,7 @@ def write_rank_files(
 def write_shared_files(
     snapshot: Snapshot, directory: Path, *, state: BundleState, files: ModelFiles
 ) -> list[FileEntry]:
-    """What global rank 0 writes for all."""
+    """Write what global rank 0 writes for all."""
     return [
         _write_tensors(directory, files.weights, files.as_written(snapshot.model)),
         *(_write_text(directory, path, text) for path, text in files.texts.items()),

@@ -22,17 +22,17 @@ from services.trainer_agent.training.failures import TrainingFailed
 @dataclass(frozen=True)
 class Example:
     id: int
-    """Its place among all examples of the dataset, over all parts."""
+    """Index among all examples of the dataset, over all parts."""
     tokens: NDArray[np.int32]
     loss_mask: NDArray[np.uint8]
     side: int = 0
-    """Of a preference row: CHOSEN or REJECTED."""
+    """Side of a preference row, CHOSEN or REJECTED; 0 for other rows."""
     reference: float | None = None
-    """Log-probability of its answer by the model at step 0, where the method compares with that."""
+    """Log-probability of the answer by the model at step 0, where the method compares with that; else None."""
 
     @property
     def targets(self) -> NDArray[np.intp]:
-        """Places of the tokens that are predicted; the first token has nothing before it."""
+        """Indices of the tokens that are predicted; the first token has nothing before it."""
         return np.flatnonzero(self.loss_mask[1:]) + 1
 
 
@@ -121,7 +121,10 @@ def _load_part(directory: Path, entry: FileEntry, *, is_paired: bool) -> dict[st
 
 
 def check_part(part: dict[str, NDArray[Any]], *, is_paired: bool = False) -> None:
-    """Every offset must rise and end where its array ends, and every window must name examples there are."""
+    """Require that every offset rises and ends where its array ends, and that every window names examples there are.
+
+    Raises: ValueError.
+    """
     num_examples = len(part["example_offsets"]) - 1
     if len(part["loss_mask"]) != len(part["tokens"]):
         raise ValueError(f"loss_mask has {len(part['loss_mask'])} entries, tokens {len(part['tokens'])}")
@@ -137,7 +140,10 @@ def check_part(part: dict[str, NDArray[Any]], *, is_paired: bool = False) -> Non
 
 
 def _check_sides(part: dict[str, NDArray[Any]]) -> None:
-    """Every window must hold whole pairs: an example with a chosen answer, then the rejected one's of its line."""
+    """Require whole pairs in every window: an example with a chosen answer, then the rejected one's of its line.
+
+    Raises: ValueError.
+    """
     if "example_sides" not in part:
         raise ValueError("there are no example_sides, and the rows are pairs of answers")
     named = part["window_examples"]

@@ -11,11 +11,11 @@ from services.trainer_agent.training.failures import TrainingFailed
 
 SIDE = 512
 PATTERN_BYTES = {"cpu": 2**20, "cuda": 2**28}
-"""How much memory is written and read back."""
+"""Number of bytes of memory that are written and read back, by the type of device."""
 
 
 def on_ordered_device(world: World, kind: DeviceKind | None) -> World:
-    """`world` on a device of the kind; None leaves the one that it chose.
+    """Return `world` on a device of the kind; None leaves the one that it chose.
 
     Raises: TrainingFailed(infra) where the node has no such device: a GPU that died is never replaced by the CPU.
     """
@@ -44,7 +44,7 @@ def check_device(world: World) -> None:
 
 
 def _check_products(device: torch.device) -> None:
-    """Products of small whole numbers are exact in every type, however they are summed."""
+    """Compare products of small whole numbers, which are exact in every type, however they are summed."""
     left = torch.arange(SIDE * SIDE).reshape(SIDE, SIDE) % 7
     right = torch.arange(SIDE * SIDE).reshape(SIDE, SIDE) % 5
     product = left.to(device, torch.float32) @ right.to(device, torch.float32)

@@ -16,13 +16,13 @@ MAX_TEXT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class World:
-    """Numbers travel over gloo from host memory, so agreeing never waits for a GPU."""
+    """The place of this process among all. Numbers travel over gloo from host memory, without waiting for a GPU."""
 
     rank: int
     size: int
     local_rank: int
     local_size: int
-    """Processes on this node; every node has as many."""
+    """Number of processes on this node; every node has as many."""
     device: torch.device
 
     @property
@@ -32,15 +32,15 @@ class World:
         return range(first, first + self.local_size)
 
     def highest(self, values: Sequence[int]) -> list[int]:
-        """Each value's maximum over all ranks."""
+        """Return each value's maximum over all ranks."""
         return [int(value) for value in self._reduced(values, dist.ReduceOp.MAX)]
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """Each value's sum over all ranks."""
+        """Return each value's sum over all ranks."""
         return self._reduced(values, dist.ReduceOp.SUM)
 
     def gathered(self, text: str) -> list[str]:
-        """Every rank's text, by rank. Bytes, and no objects: unpickling a peer's would run what it wrote.
+        """Return every rank's text, by rank, sent as bytes: unpickling a peer's object would run what it wrote.
 
         Raises: ValueError on every rank where the text of one is too long.
         """
@@ -58,7 +58,7 @@ class World:
         self.highest([0])
 
     def _gathered(self, own: Tensor) -> list[Tensor]:
-        """Every rank's tensor, by rank; all have one shape and dtype."""
+        """Return every rank's tensor, by rank; all have one shape and dtype."""
         tensors = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(tensors, own)
         return tensors
@@ -72,7 +72,7 @@ class World:
 
 
 def own_world(environment: Mapping[str, str]) -> World:
-    """The place that torchrun gave this process; without torchrun, it is alone. Its order may name another device."""
+    """Return the place that torchrun gave this process, or of one alone. Its order may name another device."""
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
     return World(

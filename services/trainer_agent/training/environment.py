@@ -18,7 +18,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment_of(device: torch.device, sharding: ShardingLibrary) -> dict[str, str]:
-    """Of this process, by name: versions, code, device and what decides how its arithmetic is split up."""
+    """Return by name what this process computes with: versions, code, device and how its arithmetic is split up."""
     environment = {"python": platform.python_version(), "training code": _code_sha256()}
     libraries = (*LIBRARIES, "deepspeed") if sharding == "deepspeed" else LIBRARIES
     environment |= {name: version(name) for name in libraries}
@@ -26,7 +26,8 @@ def environment_of(device: torch.device, sharding: ShardingLibrary) -> dict[str,
 
 
 def name_place_to_deepspeed(world: World) -> None:
-    """Before it is imported: it would else take a GPU where there is one, and no process that is alone."""
+    """Name the device to DeepSpeed before it is imported: it would else take a GPU where there is one, and no process
+    that is alone."""
     os.environ["DS_ACCELERATOR"] = world.device.type
     os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
 
@@ -51,7 +52,7 @@ def _cuda(device: torch.device) -> dict[str, str]:
 
 @cache
 def _code_sha256() -> str:
-    """Over the sources of this package."""
+    """Return a digest over the sources of this package."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
     for path in sorted(root.rglob("*.py")):

@@ -78,7 +78,7 @@ def classify(error: BaseException) -> FailureClass:
 
 
 def describe(error: BaseException) -> str:
-    """One line: a known failure's own sentence, else the error's type before it."""
+    """Return one line: a known failure's own sentence, else the error's text with its type before it."""
     sentence = " ".join(str(error).split())[:2000]
     return sentence if isinstance(error, TrainingFailed) else f"{type(error).__name__}: {sentence}"
 

@@ -21,7 +21,7 @@ from services.trainer_agent.training.tensors import Inputs
 from shared.causal_models import attention_of, loss_form
 
 LOGITS_PER_CHUNK = 2**26
-"""256 MiB of float32 logits exist at a time."""
+"""Number of float32 logits that exist at a time: 256 MiB."""
 
 
 class TokenLosses(nn.Module):
@@ -31,25 +31,25 @@ class TokenLosses(nn.Module):
         super().__init__()
         self.model = model
         self.unread = unread or {}
-        """Parameters that are to be read once they are sharded."""
+        """Places in the files of parameters that are to be read once they are sharded."""
         self.compute_dtype = compute_dtype
         self.form = loss_form(self.causal_lm.config)
         self.balance = balance_of(model) if model is self.causal_lm else None
-        """None where routers are not trained: beside an adapter they are frozen."""
+        """Loss of the routers; None where they are not trained: beside an adapter they are frozen."""
         self._router_loss: Tensor | None = None
 
     @property
     def causal_lm(self) -> Any:
-        """The model itself, adapters in place."""
+        """Model itself, with adapters in place."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
     def attention(self) -> str:
-        """By transformers' name for it."""
+        """Name of the attention in transformers."""
         return str(self.causal_lm.config._attn_implementation)  # noqa: SLF001 transformers has no public name for it
 
     def use_masks(self) -> None:
-        """Attention with a mask from now on: it works on any device and with any family."""
+        """Attend with a mask from now on: it works on any device and with any family."""
         self.causal_lm.set_attn_implementation(attention_of(self.causal_lm.config))
 
     def train(self, mode: bool = True) -> Self:
@@ -58,7 +58,7 @@ class TokenLosses(nn.Module):
         return self
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Returns: (K,) float32, the negative log-likelihood of each target.
+        """Return the negative log-likelihood of each target, (K,) in float32.
 
         With gradients it also leaves the loss of the routers, which `take_router_loss` hands over.
         """
@@ -77,12 +77,12 @@ class TokenLosses(nn.Module):
             return self._in_chunks(hidden_KH, inputs.targets_K)
 
     def take_router_loss(self) -> Tensor | None:
-        """Of the newest forward pass; None where there is none to add."""
+        """Return the router loss of the newest forward pass; None where there is none to add."""
         loss, self._router_loss = self._router_loss, None
         return loss
 
     def whole_logits_losses(self, tokens_T: Tensor) -> Tensor:
-        """The reference: losses of all tokens but the first, by the model's own forward pass over a sequence.
+        """Return the reference: losses of all tokens but the first, by the model's own forward pass over a sequence.
 
         Returns: (T - 1,) float32.
         """
@@ -109,9 +109,8 @@ class TokenLosses(nn.Module):
 
 
 class _OfFrozenHead(torch.autograd.Function):
-    """A loss depends on its own hidden state alone. So its gradient is computed too while a chunk's logits are there;
-    the backward pass scales it, and computes no logits again.
-    """
+    """Losses behind a head that is not trained. A loss depends on its own hidden state alone, so its gradient is
+    computed too while a chunk's logits are there; the backward pass scales it, and computes no logits again."""
 
     @staticmethod
     def forward(
@@ -147,7 +146,7 @@ def _shaped(logits_KV: Tensor, form: LossForm) -> Tensor:
 
 @contextmanager
 def head_in_float32(network: TokenLosses) -> Iterator[None]:
-    """Logits without rounding of their own, for checks: what differs then differs before the head, or in its form."""
+    """Compute logits without rounding of their own, for checks: differences come from before the head or its form."""
     head = network.causal_lm.get_output_embeddings()
     # An adapter on the head itself computes more than one product.
     if network.compute_dtype is torch.float32 or type(head) is not nn.Linear:

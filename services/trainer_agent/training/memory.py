@@ -18,7 +18,8 @@ from shared.causal_models import INNER_SIZES, first_size
 def fitted(
     network: TokenLosses, order: TrainingOrder, world: World, *, max_seq_length: int, before: Recipe | None
 ) -> TrainingOrder:
-    """The order with what its recipe leaves open chosen by the smallest of all ranks' devices; on a CPU as it is.
+    """Return the order, with what its recipe leaves open chosen by the smallest of all ranks' devices; on a CPU as it
+    is.
 
     before: the recipe of the bundle that is resumed from.
     """
@@ -37,9 +38,8 @@ def fitted(
 
 
 def has_all_by_node(network: TokenLosses, order: TrainingOrder, world: World, *, max_seq_length: int) -> bool:
-    """Whether the devices of each node hold all that is spread, so that only gradients travel from node to node, once
-    a step: the same on all ranks. Of a CPU, whose memory is not known, it is assumed.
-    """
+    """Return whether the devices of each node hold all that is spread, so that only gradients travel from node to
+    node, once a step: the same on all ranks. It is assumed of a CPU, whose memory is not known."""
     if order.nodes == 1 or order.recipe.sharded.library != "fsdp2":
         return False
     whole = device_memory_bytes(world.device)
@@ -50,9 +50,8 @@ def has_all_by_node(network: TokenLosses, order: TrainingOrder, world: World, *,
 def estimated_bytes(
     network: TokenLosses, order: TrainingOrder, *, max_seq_length: int, num_devices: int | None = None
 ) -> int:
-    """Of a device at the peak of a step, by the order's recipe as it is. `num_devices` are those that the weights are
-    spread over; None means all.
-    """
+    """Estimate the bytes that a device needs at the peak of a step, by the order's recipe as it is. `num_devices` are
+    those that the weights are spread over; None means all."""
     setting = setting_of(network, order, max_seq_length=max_seq_length, num_devices=num_devices)
     return needed(shape_of(network, order), order.recipe, setting).total_bytes
 

@@ -27,8 +27,10 @@ from shared.processes.loading import without_bitsandbytes
 def build_network(
     recipe: Recipe, weights_dir: Path, device: torch.device, *, in_rows: bool = False
 ) -> TokenLosses:
-    """In host memory, for training on `device`; a base in 4 bits lies on the device. The same on every rank: adapters
-    start from the recipe's seed. `in_rows`: the base has no values before it is sharded, where it can be read so.
+    """Build the network in host memory, or a base in 4 bits on `device`, on which it is trained. Adapters start from
+    the recipe's seed, the same on every rank.
+
+    in_rows: where it can be read so, the base has no values before it is sharded.
     """
     dtype = compute_dtype(recipe, device)
     # All weights are trained in float32; a frozen base may lie in the smaller type.
@@ -50,7 +52,7 @@ def compute_dtype(recipe: Recipe, device: torch.device) -> torch.dtype:
 
 
 def trainable(network: TokenLosses) -> dict[str, nn.Parameter]:
-    """Parameters that are trained, by the name they have in the model file."""
+    """Return the parameters that are trained, by the name they have in the model file."""
     return {
         file_name(name): parameter
         for name, parameter in network.model.named_parameters()
@@ -59,24 +61,24 @@ def trainable(network: TokenLosses) -> dict[str, nn.Parameter]:
 
 
 def tables(network: TokenLosses) -> list[torch.Tensor]:
-    """Weights of the input and of the head, a row for each token."""
+    """Return the weights of the input and of the head, a row for each token."""
     causal_lm = network.causal_lm
     return [causal_lm.get_input_embeddings().weight, causal_lm.get_output_embeddings().weight]
 
 
 def file_name(parameter_name: str) -> str:
-    """PEFT leaves the adapter's own name, `default`, out of the file."""
+    """Return a parameter's name in the file: PEFT leaves out the adapter's own name, `default`."""
     return parameter_name.replace(".default.", ".")
 
 
 def transformer_blocks(network: TokenLosses) -> Iterator[nn.Module]:
-    """The repeated layers, which are what is sharded one by one."""
+    """Return the repeated layers, which are what is sharded one by one."""
     block_types = set(network.causal_lm._no_split_modules or ())  # noqa: SLF001 transformers has no public name for it
     return (module for module in network.causal_lm.modules() if type(module).__name__ in block_types)
 
 
 def num_matmul_parameters(network: TokenLosses) -> int:
-    """Base weights that each token is multiplied with: all but an input table that is not also the head."""
+    """Count the base weights that each token is multiplied with: all but an input table that is not also the head."""
     causal_lm = network.causal_lm
     adapter = sum(int(p.numel()) for n, p in causal_lm.named_parameters() if ".lora_" in n)
     table = causal_lm.get_input_embeddings().weight
@@ -88,7 +90,7 @@ def num_matmul_parameters(network: TokenLosses) -> int:
 def _load_base(
     base_dir: Path, options: dict[str, Any], attention: Callable[[Any], str], *, in_rows: bool
 ) -> tuple[Any, Places]:
-    """The model, and what of it is still to be read.
+    """Return the model, and what of it is still to be read.
 
     Raises: TrainingFailed(user) for files that transformers cannot make a model of.
     """
@@ -129,9 +131,8 @@ def _with_adapter(base: Any, recipe: Recipe) -> Any:
 
 @contextmanager
 def _stood_in_for(base: Any) -> Iterator[None]:
-    """Within it each frozen parameter on `meta` is one value in host memory, whatever its shape: PEFT puts adapters
-    where their layers are, and on `meta` they would lose what was drawn for them.
-    """
+    """Let each frozen parameter on `meta` be one value in host memory, whatever its shape: PEFT puts adapters where
+    their layers are, and on `meta` they would lose what was drawn for them."""
     places = [
         (m, name, p) for m in base.modules() for name, p in m.named_parameters(recurse=False) if p.is_meta
     ]
@@ -146,7 +147,7 @@ def _stood_in_for(base: Any) -> Iterator[None]:
 
 
 def _targets(base: Any, lora: LoraSpec) -> str | list[str]:
-    """Raises: TrainingFailed(user) for a name or pattern that no layer has."""
+    """Return what PEFT adapts. Raises: TrainingFailed(user) for a name or pattern that no layer has."""
     # By names alone PEFT would add experts and routers, for which files of adapters have no common form.
     linears = list(plain_linears(base))
     if isinstance(lora.target_modules, str):
@@ -171,5 +172,5 @@ def _ends_with(name: str, pattern: str) -> bool:
 
 
 def _as_integer(number: float) -> int | float:
-    """Readers of adapter configurations expect a whole number where there is one."""
+    """Return a whole number as an integer, which readers of adapter configurations expect."""
     return int(number) if number.is_integer() else number

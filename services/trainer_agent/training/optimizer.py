@@ -20,9 +20,8 @@ class Part:
     """Gives a parameter the state that it has before its first update."""
 
     def moments_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """The live tensors of one parameter's state, by name: moments sharded as it is, and what goes with moments
-        of 8 bits. As they are before the first update, if there was none.
-        """
+        """Return the live tensors of one parameter's state, by name: moments sharded as it is, and what goes with
+        moments of 8 bits. They are as before the first update, if there was none."""
         return {name: value for name, value in self._state_of(parameter).items() if name != STEP}
 
     def set_rate(self, rate: float) -> None:
@@ -30,7 +29,7 @@ class Part:
             group["lr"] = rate
 
     def set_step(self, parameter: nn.Parameter, step: int) -> None:
-        """How many updates the moments have seen, which corrects their bias towards zero."""
+        """Set how many updates the moments have seen, which corrects their bias towards zero."""
         state = self._state_of(parameter)
         if isinstance(state.get(STEP), Tensor):
             state[STEP].fill_(float(step))
@@ -45,7 +44,7 @@ class Part:
 
 
 class Optimizer:
-    """All parts as one."""
+    """All parts as one optimizer."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
@@ -87,7 +86,7 @@ Group = dict[str, Any]
 
 @dataclass(frozen=True)
 class Groups:
-    """Decay acts on matrices and tables; norms and biases are left out of it."""
+    """The parameters by kind. Decay acts on matrices and tables; norms and biases are left out of it."""
 
     matrices: Group
     tables: Group
@@ -113,7 +112,8 @@ class Groups:
 def parts_of(
     parameters: Mapping[str, nn.Parameter], recipe: Recipe, tables: Sequence[Tensor] = ()
 ) -> list[Part]:
-    """`tables` are the weights of the model's input and head, which are no matrices to Muon."""
+    """Return the parts for a recipe. `tables`: weights of the model's input and head, which are no matrices to
+    Muon."""
     groups = Groups.of(parameters, recipe.weight_decay, tables)
     return [part for part in OPTIMIZERS[recipe.optimizer](groups) if part.optimizer is not None]
 
@@ -127,9 +127,9 @@ def _adamw(groups: Sequence[Group]) -> Part:
 
 
 def _bitsandbytes(name: str, groups: Groups) -> list[Part]:
-    """8 bits are a byte for each value of a moment and a scale for each block of 256 (Dettmers et al., 2022); moments
-    of a parameter of fewer than 4,096 values have 32. Paged ones lie in memory that a GPU may put out to the host's.
-    """
+    """Return bitsandbytes' optimizer. 8 bits are a byte for each value of a moment and a scale for each block of 256
+    (Dettmers et al., 2022); moments of a parameter of fewer than 4,096 values have 32. Paged ones lie in memory that
+    a GPU may put out to the host's."""
     from bitsandbytes import optim
 
     # A CPU has one memory: there is nothing to page, which the library would warn of.
@@ -139,15 +139,14 @@ def _bitsandbytes(name: str, groups: Groups) -> list[Part]:
 
 
 def _muon(groups: Groups) -> list[Part]:
-    """Muon for matrices, AdamW for all else. Its rate is scaled so that an update has the size of one of AdamW's
-    (Liu et al., Muon is Scalable for LLM Training, 2025), which the recipe's rates are made for.
-    """
+    """Return Muon for matrices, AdamW for all else. Its rate is scaled so that an update has the size of one of
+    AdamW's (Liu et al., Muon is Scalable for LLM Training, 2025), which the recipe's rates are made for."""
     muon = _built(Muon, [groups.matrices], adjust_lr_fn="match_rms_adamw")
     return [Part(muon, _with_zeros("momentum_buffer")), _adamw([groups.tables, groups.rest])]
 
 
 def _built(kind: Any, groups: Sequence[Group], **options: Any) -> Any:
-    """None of no parameters."""
+    """Return the optimizer of the groups that have parameters; None where none has."""
     filled = [group for group in groups if group["params"]]
     return kind(filled, lr=0.0, **options) if filled else None
 

@@ -23,7 +23,7 @@ class Layout:
 
     packed: bool
     micro_batch_size: int
-    """Windows per forward pass of one process."""
+    """Number of windows per forward pass of one process."""
     max_seq_length: int
 
 
@@ -35,7 +35,7 @@ class StepPlan:
 
     @property
     def batch_sha256(self) -> str:
-        """Over the ids of its examples, in order."""
+        """Digest over the ids of the batch's examples, in order."""
         return hashlib.sha256(_ids(self.windows)).hexdigest()
 
     @property
@@ -43,9 +43,8 @@ class StepPlan:
         return sum(len(example.tokens) for window in self.windows for example in window)
 
     def micro_batches(self, layout: Layout, *, rank: int, world_size: int) -> tuple[MicroBatch, ...]:
-        """The share of one rank. Every rank has equally many, because sharded weights are gathered by all
-        ranks at once; the missing ones are empty.
-        """
+        """Return the share of one rank. Every rank has equally many, because sharded weights are gathered by all
+        ranks at once; the missing ones are empty."""
         shares = [rows_of(self.windows[r::world_size], layout) for r in range(world_size)]
         missing = max(len(share) for share in shares) - len(shares[rank])
         return (*shares[rank], *((),) * missing)
@@ -59,12 +58,12 @@ def rows_of(windows: Sequence[Window], layout: Layout) -> tuple[MicroBatch, ...]
 
 
 def examples_of(micro_batch: MicroBatch) -> tuple[Example, ...]:
-    """In the order of their losses. The two of a preference row follow each other, the chosen one first."""
+    """Return the examples in the order of their losses; of a preference row the chosen one, then the rejected."""
     return tuple(example for row in micro_batch for example in row)
 
 
 def _units(windows: Iterable[Window]) -> list[tuple[Example, ...]]:
-    """What must be in one micro batch: an example, or the two of a preference row."""
+    """Return what must be in one micro batch: an example, or the two of a preference row."""
     units: list[tuple[Example, ...]] = []
     for window in windows:
         for place, example in enumerate(window):
@@ -76,7 +75,7 @@ def _units(windows: Iterable[Window]) -> list[tuple[Example, ...]]:
 
 
 def _by_padded_size(units: Iterable[tuple[Example, ...]], most_tokens: int) -> tuple[MicroBatch, ...]:
-    """Groups of one-example rows that hold at most so many tokens once padded to their longest row, or one unit."""
+    """Return groups of one-example rows of at most so many tokens once padded to their longest, or of one unit."""
     groups: list[list[Row]] = []
     longest = 0
     for unit in sorted(units, key=lambda unit: -_longest(unit)):
@@ -94,7 +93,7 @@ def _longest(unit: Sequence[Example]) -> int:
 
 
 def chain_of(batches: Iterable[Sequence[int]], windows: Sequence[Window]) -> str:
-    """The digest of these batches, each of windows by their index."""
+    """Return the digest of these batches, each of windows by their index."""
     ids: dict[int, bytes] = {}
     digest = ""
     for batch in batches:
@@ -106,10 +105,10 @@ def chain_of(batches: Iterable[Sequence[int]], windows: Sequence[Window]) -> str
 
 
 def _ids(windows: Iterable[Window]) -> bytes:
-    """Of their examples, in order."""
+    """Return the ids of the windows' examples as bytes, in order."""
     return np.array([example.id for window in windows for example in window], dtype="<i8").tobytes()
 
 
 def chain(digest: str, batch_sha256: str) -> str:
-    """The digest of all batches consumed, one more included. Starts from the empty string."""
+    """Return the digest of all batches consumed, one more included. It starts from the empty string."""
     return hashlib.sha256(f"{digest}{batch_sha256}".encode()).hexdigest()

@@ -27,20 +27,21 @@ NUM_WINDOWS = 4
 EXAMPLES_PER_WINDOW = 2
 NUM_SINGLE_EXAMPLES = 4
 MOST_TIMES_NOISE = 4.0
-"""The largest of a handful of roundings against another such: up to 1.6 was measured, 37 and more with a leak in one
-layer of 32."""
+"""Largest ratio of what packing moves to the noise, each the largest of a handful: up to 1.6 was measured, 37 and
+more with a leak in one layer of 32."""
 MOST_OF_LEAK = 0.1
 LEAST_NOISE = 1e-6
-"""What float32 makes of a loss of some nats: two forms may agree by chance to the last bit."""
+"""Rounding that float32 makes of a loss of some nats: two forms may agree by chance to the last bit."""
 LOSS_FORM_TOLERANCE = 1e-4
-"""Both forms take the same hidden states to logits in float32."""
+"""Largest difference of two forms that take the same hidden states to logits in float32."""
 
 Losses = dict[int, Tensor]
-"""Example id -> (K,) losses of its targets."""
+"""Losses of each example's targets, (K,), by the example's id."""
 
 
 def check_packing(run: Run) -> tuple[PackingVerdict, PackingDistances | None]:
-    """All ranks run the same windows: sharded weights are gathered by all at once.
+    """Measure whether packed examples see each other. All ranks run the same windows: sharded weights are gathered by
+    all.
 
     Raises: TrainingFailed(user) for a model whose loss is not its head on its last hidden state,
     TrainingFailed(numeric) where its loss is not a number before anything is trained.
@@ -61,7 +62,7 @@ def _verdict(run: Run, distances: PackingDistances | None) -> PackingVerdict:
 
 
 def proves(distances: PackingDistances) -> bool:
-    """Whether packing moves losses no further than rounding does, and far less than a leak would."""
+    """Return whether packing moves losses no further than rounding does, and far less than a leak would."""
     packed, noise, leak = distances.packed, distances.noise, distances.leak
     if packed is None or noise is None or leak is None:
         return False
@@ -87,7 +88,7 @@ def _distances(run: Run) -> PackingDistances | None:
 
 
 def _telling_windows(run: Run) -> list[Window]:
-    """The first windows in which an example with a target follows another one; none where nothing is packed."""
+    """Return the first windows in which an example with a target follows another; none where nothing is packed."""
     if not run.order.recipe.packing:
         return []
     several = (window for window in run.dataset.training if _tried(window))
@@ -95,7 +96,7 @@ def _telling_windows(run: Run) -> list[Window]:
 
 
 def _tried(row: Window) -> tuple[Example, ...]:
-    """The last ones have most before them that they could wrongly see."""
+    """Return the last examples with a target, which have most before them that they could wrongly see."""
     return tuple(example for example in row[1:] if len(example.targets))[-EXAMPLES_PER_WINDOW:]
 
 
@@ -108,7 +109,7 @@ def _losses(run: Run, micro_batch: MicroBatch, *, with_borders: bool = True) -> 
 
 
 def _without_borders(inputs: Inputs) -> Inputs:
-    """Every example sees all before it: the leak that packing must not have."""
+    """Let every example see all before it: the leak that packing must not have."""
     height, width = inputs.tokens_BT.shape
     device = inputs.positions_BT.device
     positions = torch.arange(width, device=device).repeat(height, 1)
@@ -117,7 +118,8 @@ def _without_borders(inputs: Inputs) -> Inputs:
 
 
 def _losses_in_front(run: Run, micro_batch: MicroBatch) -> Losses:
-    """Of the examples tried, each moved to the front of its row, where nothing is before it that it could see.
+    """Return losses of the examples tried, each at the front of its row, where nothing is before it that it could
+    see.
 
     Shapes and kernels stay those of the packed rows, so that what is left is their rounding.
     """
@@ -140,9 +142,8 @@ def _between(expected: Losses, measured: Losses) -> Iterator[float]:
 
 
 def _distance(measured: Tensor, expected: Tensor) -> float:
-    """Mean distance between the losses of an example's tokens: at least the distance of their means, in which
-    most of a leak would cancel out.
-    """
+    """Return the mean distance between the losses of an example's tokens: at least the distance of their means, in
+    which most of a leak would cancel out."""
     return float((measured - expected).abs().mean())
 
 
@@ -170,7 +171,7 @@ def _single_examples(run: Run) -> Sequence[Example]:
 
 
 def _loss_forms(run: Run, example: Example) -> tuple[float, float]:
-    """How far the loop's loss is from the model's own, and the model's own from itself."""
+    """Return how far the loop's loss is from the model's own, and the model's own from itself."""
     alone = Layout(packed=False, micro_batch_size=1, max_seq_length=1)
     [micro_batch] = rows_of([(example,)], alone)
     own = _own_losses(run, example)
@@ -185,7 +186,7 @@ def _own_losses(run: Run, example: Example) -> Tensor:
 
 
 def max_or_nan(values: Iterable[float]) -> float:
-    """Not a number, if one of them is not; 0 of none."""
+    """Return the largest; not a number, if one of them is not; 0 without any."""
     numbers = list(values)
     return math.nan if any(math.isnan(number) for number in numbers) else max(numbers, default=0.0)
 

@@ -2,7 +2,7 @@
 
 Each weight becomes one of 16 levels of a normal distribution (NF4) times the scale of its block of 64, and the scales
 are quantised in turn (double quantisation): 4.13 bits for a weight. The head, the input table and norms stay as they
-are. Products are computed in the recipe's type, with the weights that the levels stand for.
+are. Products are computed in the recipe's type, with the weights that the levels represent.
 """
 
 import hashlib
@@ -24,9 +24,8 @@ from services.trainer_agent.training.failures import TrainingFailed
 
 
 def loading_options(compute_dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Of transformers: it quantises each tensor once it has read it, on the device itself: a CPU takes minutes where
-    a GPU takes seconds.
-    """
+    """Return transformers' options for loading: it quantises each tensor once it has read it, on the device itself. A
+    CPU takes minutes where a GPU takes seconds."""
     from transformers import BitsAndBytesConfig
 
     config = BitsAndBytesConfig(
@@ -41,7 +40,7 @@ def loading_options(compute_dtype: torch.dtype, device: torch.device) -> dict[st
 
 
 def four_bit_layers(network: nn.Module) -> Iterator[tuple[str, Any]]:
-    """By name; a layer with an adapter is named without its wrapper."""
+    """Yield the layers by name; a layer with an adapter is named without its wrapper."""
     for name, module in network.named_modules():
         if is_four_bit(module):
             yield name.removesuffix(".base_layer"), module
@@ -52,7 +51,7 @@ def is_four_bit(module: nn.Module) -> bool:
 
 
 def num_values(network: nn.Module) -> int:
-    """Of all parameters: two values of 4 bits share a byte."""
+    """Count the values of all parameters: two values of 4 bits share a byte."""
     packed = {
         id(layer.weight): layer.in_features * layer.out_features for _, layer in four_bit_layers(network)
     }
@@ -60,15 +59,14 @@ def num_values(network: nn.Module) -> int:
 
 
 def keep_in_train_mode(network: nn.Module) -> None:
-    """In evaluation mode bitsandbytes packs such a layer's weights in another way on some CPUs, which sharding and
-    training do not know and which fails for some widths. The layers have nothing that the mode should change.
-    """
+    """Keep 4-bit layers in training mode, which changes nothing in them. In evaluation mode bitsandbytes packs
+    weights in another way on some CPUs, which sharding and training do not know and which fails for some widths."""
     for _, layer in four_bit_layers(network):
         layer.training = True
 
 
 def move_scales(network: nn.Module, device: torch.device) -> None:
-    """Scales are no parameters: what moves these leaves them behind."""
+    """Move the scales to the device. They are no parameters: what moves these leaves them behind."""
     for _, layer in four_bit_layers(network):
         layer.quant_state.to(device)
 
@@ -76,13 +74,13 @@ def move_scales(network: nn.Module, device: torch.device) -> None:
 @dataclass(frozen=True)
 class QuantizedBase:
     sha256: str
-    """Over all that the 4-bit layers are made of, before they are sharded."""
+    """Digest over all that the 4-bit layers are made of, before they are sharded."""
     places: Mapping[str, tuple[Path, str]]
-    """Layer -> file and tensor with its weights as they were before."""
+    """File and tensor of each layer that has its weights as they were before."""
 
 
 def quantized_base(causal_lm: Any, base_dir: Path) -> QuantizedBase | None:
-    """None for a base of plain layers. Raises TrainingFailed(user) where the files name weights otherwise."""
+    """Return None for a base of plain layers. Raises TrainingFailed(user) where the files name weights otherwise."""
     layers = dict(four_bit_layers(causal_lm))
     if not layers:
         return None
@@ -112,9 +110,8 @@ def _sha256(layers: Mapping[str, Any]) -> str:
 
 @contextmanager
 def as_served(causal_lm: Any, base: QuantizedBase) -> Iterator[None]:
-    """Within it the layers compute with the weights of the base's files, on which the adapter is served: each is read
-    again for each product, so that never the whole is beside the quantised one.
-    """
+    """Let the layers compute with the weights of the base's files, on which the adapter is served: each is read again
+    for each product, so that never the whole is beside the quantised one."""
     layers = dict(four_bit_layers(causal_lm))
     files = {path: safe_open(path, framework="pt") for path, _ in base.places.values()}
     for name, layer in layers.items():

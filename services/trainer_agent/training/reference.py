@@ -1,8 +1,8 @@
 """What the model says of every answer at step 0: the log-probabilities that preference optimisation compares with.
 
-That is the base model, or what an earlier job trained and this one starts from. They are computed once for a dataset
-version, before the first step, and stored beside it: later jobs and attempts read them. So one model is in memory
-while it trains.
+That model is the base, or what an earlier job trained and this one starts from. The log-probabilities are computed
+once for a dataset version, before the first step, and stored beside it: later jobs and attempts read them. So one
+model is in memory while it trains.
 """
 
 import json
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 IDENTITY = "identity"
 MICRO_BATCHES_AT_ONCE = 16
-"""Of each rank, from one look for a stop to the next."""
+"""Number of micro batches of each rank from one look for a stop to the next."""
 
 Reference = Mapping[str, NDArray[np.float32]]
-"""`training` and `validation`: log-probabilities by the ids of the examples."""
+"""Log-probabilities of `training` and `validation`, by the ids of the examples."""
 
 
 class BadReference(Exception):
@@ -53,7 +53,7 @@ class BadReference(Exception):
 
 
 def give_reference(run: Run, stop: StopRequest) -> None:
-    """Every example knows what the model at step 0 says of its answer. All ranks at once.
+    """Give every example what the model at step 0 says of its answer. All ranks call it at once.
 
     Raises: StopHeard; TrainingFailed(numeric) where a log-probability is not a finite number.
     """
@@ -73,7 +73,7 @@ def give_reference(run: Run, stop: StopRequest) -> None:
 
 
 def read_reference(path: Path, identity: ReferenceIdentity, lengths: Mapping[str, int]) -> Reference:
-    """Raises: BadReference where the file is of something else, or not as long as the dataset."""
+    """Read a reference. Raises: BadReference where the file is of something else, or not as long as the dataset."""
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(IDENTITY)
@@ -109,9 +109,8 @@ def identity_of(run: Run) -> ReferenceIdentity:
 
 @contextmanager
 def compared_on_the_base_at_hand(run: Run, indices: Sequence[int], stop: StopRequest) -> Iterator[None]:
-    """Within it these windows of the validation file are compared with the model at step 0 on the base as it computes
-    now, not as it did when the reference was computed. All ranks at once.
-    """
+    """Compare these windows of the validation file with the model at step 0 on the base as it computes now, not as it
+    did when the reference was computed. All ranks enter at once."""
     validation = run.dataset.validation
     if not run.objective.has_reference:
         yield
@@ -132,7 +131,7 @@ def _text_of(identity: ReferenceIdentity) -> str:
 
 
 def _identity_in(text: str | None) -> ReferenceIdentity | None:
-    """Read, not compared as a text: an older file lacks what was always so before."""
+    """Read an identity to be compared by fields, not as a text: an older file lacks what was always so before."""
     try:
         return ReferenceIdentity.model_validate_json(text or "")
     except ValidationError:
@@ -188,7 +187,7 @@ def _require_start(run: Run) -> None:
 
 
 def _network_at_the_start(run: Run) -> TokenLosses:
-    """The run's own where its base weights are as they were: beside an adapter they always are."""
+    """Return the run's own network where its base weights are as they were, as with an adapter; else a fresh one."""
     if run.order.recipe.kind == "adapter" or run.step == 0:
         return run.network
     log.warning("the first model is loaded beside the trained one, to compute reference log-probabilities")
@@ -201,7 +200,7 @@ def _network_at_the_start(run: Run) -> TokenLosses:
 
 
 def _adapter_at_the_start(run: Run, network: TokenLosses) -> AbstractContextManager[Any]:
-    """Within it the adapter is the one that the order starts from, or none."""
+    """Let the adapter be the one that the order starts from, or none."""
     if run.order.recipe.kind == "full":
         return nullcontext()
     if (adapter := adapter_at_the_start(run.order)) is not None:
@@ -224,7 +223,7 @@ def _started(run: Run, adapter: Path) -> Iterator[None]:
 def _log_probabilities(
     run: Run, network: TokenLosses, name: str, indices: Sequence[int], stop: StopRequest
 ) -> NDArray[np.float32]:
-    """Of every example of these windows, by its id; each rank computes its share."""
+    """Return the log-probability of every example of these windows, by its id; each rank computes its share."""
     windows = _windows_of(run)[name]
     values = np.zeros(windows.num_examples)
     size = MICRO_BATCHES_AT_ONCE * run.order.recipe.micro_batch_size * run.world.size

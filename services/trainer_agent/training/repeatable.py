@@ -1,8 +1,8 @@
 """Equal bits from equal state and batch, each time: what a resume is certified by.
 
 On a CPU every operation of training has sums of one order. On a GPU some have not, and attention's backward pass has
-only where PyTorch refuses all others; so it is tried what a model needs. Between GPUs, sums are
-nobody's promise.
+only where PyTorch refuses all others; so each model is tried for what it needs. Between GPUs nobody promises the
+order of sums.
 """
 
 import logging
@@ -16,15 +16,15 @@ from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
 
 REPEATABLE_WORKSPACES = (":4096:8", ":16:8")
-"""Those of cuBLAS's documentation."""
+"""Workspaces with which cuBLAS repeats its sums, by its documentation."""
 REFUSAL = "deterministic"
-"""In the error of an operation that has no sums of one order."""
+"""Word in the error of an operation that has no sums of one order."""
 
 log = logging.getLogger(__name__)
 
 
 def make_repeatable(world: World, num_threads: int | None) -> None:
-    """`num_threads` are those of the run that is resumed."""
+    """Make this process repeat its sums, as far as it can. `num_threads` are those of the run that is resumed."""
     is_one_gpu = world.device.type == "cuda" and world.size == 1
     torch.use_deterministic_algorithms(True, warn_only=not is_one_gpu)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def allow_what_the_model_needs(run: Run) -> None:
 
 
 def is_repeatable(world: World) -> bool:
-    """Whether this process computes so."""
+    """Return whether this process repeats its sums."""
     if not torch.are_deterministic_algorithms_enabled():
         return False
     if world.device.type == "cpu":

@@ -38,7 +38,7 @@ class Reports:
             self._append(Progressed(done=done, total=total))
 
     def end(self, ended: Ended) -> None:
-        """When one process fails, its peers soon fail in turn: the first one knows the cause."""
+        """Report the end once: when one process fails, its peers soon fail in turn, and the first knows the cause."""
         try:
             self._end_mark.touch(exist_ok=False)
         except FileExistsError:

@@ -1,4 +1,4 @@
-"""Going on from a bundle, and saying whether it is exactly where the writing run was."""
+"""Continuing from a bundle, and saying whether it is exactly where the writing run was."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ CHOSEN: dict[str, Any] = {
     "micro_batch_size_auto": True,
     "sharding": {"offload_optimizer": True, "offload_optimizer_auto": True},
 }
-"""Of a recipe: what devices choose, and what a job that ran out of memory continues with less of. The gradients that
-come of it are the same but for the order of sums, so a bundle fits such an order too."""
+"""Fields of a recipe that devices choose, and that a job which ran out of memory continues with less of. The
+gradients that come of it are the same but for the order of sums, so a bundle fits such an order too."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Bundle:
 
 
 def open_bundle(directory: Path, order: TrainingOrder, world: World) -> Bundle:
-    """All ranks at once: those of a node share its files out, and each part is hashed once.
+    """Open a bundle on all ranks at once: those of a node share its files out, and each part is hashed once.
 
     Raises: TrainingFailed(infra) for a damaged bundle, (internal) for one of another job.
     """
@@ -79,12 +79,12 @@ def _is_whole(directory: Path, part: FileEntry) -> bool:
 
 
 def _numbers_of(recipe: Recipe) -> str:
-    """What of the recipe decides the weights that come of it."""
+    """Return what of the recipe decides the weights that come of it."""
     return recipe.model_dump_json(exclude=CHOSEN)
 
 
 def restore(run: Run, bundle: Bundle) -> None:
-    """Moments and position at any number of processes; random numbers only at the same one. The weights are there."""
+    """Restore moments and position at any number of processes, random numbers at the same one; weights are there."""
     _restore_moments(run, bundle)
     run.step = run.start_step = bundle.state.step
     run.consumed_sha256 = bundle.state.consumed_sha256
@@ -97,7 +97,7 @@ def restore(run: Run, bundle: Bundle) -> None:
 
 
 def certify(run: Run, bundle: Bundle) -> ResumeCertificate:
-    """All ranks at once. Compares circumstances, restored state, batches consumed, the next batch and its loss."""
+    """Compare circumstances, restored state, batches consumed, the next batch and its loss, on all ranks at once."""
     state = bundle.state
     found_batch = None if run.is_complete else run.next_plan().batch_sha256
     found_loss = None if run.is_complete else next_loss(run)
@@ -140,7 +140,7 @@ def _other_circumstances(run: Run, bundle: Bundle) -> str | None:
 
 
 def _other_environment(run: Run, bundle: Bundle) -> str | None:
-    """The first difference, of any process, from the one that wrote the bundle's state."""
+    """Return the first difference, of any process, from the one that wrote the bundle's state."""
     expected = bundle.state.environment
     if not expected:
         return "environment: the bundle was written before it was recorded"
@@ -157,9 +157,8 @@ def _chain_from_the_start(run: Run) -> str:
 
 
 def _other_state(run: Run, bundle: Bundle) -> str | None:
-    """Compares every bit of weights, moments and random numbers, as they now are, with the writing run's;
-    each rank with the one of its number, where there are as many that hold as much.
-    """
+    """Compare every bit of weights, moments and random numbers, as they now are, with the writing run's; each rank
+    with the one of its number, where there are as many that hold as much. Return the first difference."""
     if (bundle.manifest.world_size, bundle.state.num_copies) != (run.world.size, run.num_copies):
         return None
     own_sha256 = take_snapshot(run.sharding, run.world).sha256

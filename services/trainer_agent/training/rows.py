@@ -19,13 +19,12 @@ from shared.causal_models import has_conversions, tied_names
 log = logging.getLogger(__name__)
 
 Places = Mapping[str, tuple[Path, str]]
-"""The file and the tensor in it of each parameter of a causal language model."""
+"""File, and tensor in it, of each parameter of a causal language model."""
 
 
 def build_empty(config: Any, base_dir: Path, options: Mapping[str, Any]) -> tuple[Any, Places] | None:
-    """The model, its parameters on the device `meta`; buffers have their values. None, with the reason in the log,
-    where rows of its parameters are not rows of tensors in the files.
-    """
+    """Return the model, with its parameters on the device `meta`; buffers have their values. None, with the reason in
+    the log, where rows of its parameters are not rows of tensors in the files."""
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(config, **options)
     model.tie_weights()
@@ -85,7 +84,7 @@ def _why_whole(model: Any, places: Places, files: Mapping[str, Path]) -> str | N
 
 
 def _places(model: Any, files: Mapping[str, Path]) -> Places:
-    """Some files leave out the prefix of the inner base model."""
+    """Return the places of the parameters that the files have. Some leave out the prefix of the inner base model."""
     prefix = f"{model.base_model_prefix}."
     tensors = {
         name: name if name in files else name.removeprefix(prefix) for name, _ in model.named_parameters()
@@ -99,7 +98,7 @@ def _shapes(places: Places) -> Mapping[str, tuple[int, ...]]:
 
 
 def _read_buffers(model: Any, files: Mapping[str, Path]) -> None:
-    """Those that belong to the files, where these have them."""
+    """Read the buffers that belong to the files, where these have them."""
     saved = model.state_dict().keys()
     for name, buffer in model.named_buffers():
         if name in saved and name in files:

@@ -37,27 +37,27 @@ class Run:
     layout: Layout
     network: TokenLosses
     trained: Shapes
-    """Of the weights that are trained."""
+    """Shapes of the weights that are trained, by name."""
     sharding: Sharding
     num_copies: int
-    """Of the trained weights, among all processes."""
+    """Number of copies of the trained weights, among all processes."""
     quantized: QuantizedBase | None
-    """None where the base's layers are plain."""
+    """Base in 4 bits; None where the base's layers are plain."""
     num_parameters: int
-    """Of the whole model, adapter included."""
+    """Number of parameters of the whole model, adapter included."""
     meter: Meter
     start_step: int = 0
     step: int = 0
-    """Optimizer steps completed."""
+    """Number of optimizer steps completed."""
     consumed_sha256: str = ""
     last_loss: float | None = None
     start_valid_loss: float | None = None
-    """Of the whole validation file, before the first step of the first attempt."""
+    """Loss on the whole validation file, before the first step of the first attempt."""
     validations: Validations = NO_VALIDATIONS
     measured: BundleMetrics | None = None
-    """By this process's newest validation at a given step."""
+    """Metrics of this process's newest validation at a given step; None before there was one."""
     estimated_memory_bytes: int = 0
-    """Of this process's device, at the peak of a step."""
+    """Estimated memory of this process's device at the peak of a step."""
     num_matmul_parameters: int = 0
     peak_flops: float | None = None
 
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def validation_is_due(self) -> bool:
-        """By the step alone, so that all processes know, and a resumed run does what an uninterrupted one does."""
+        """Whether to validate, by the step alone: all processes agree, and a resumed run does as any other."""
         recipe = self.order.recipe
         every = recipe.eval_every_steps or self.sampler.steps_per_epoch
         return recipe.has_validations and self.validations.is_due(
@@ -81,7 +81,7 @@ class Run:
 
     @property
     def measured_here(self) -> BundleMetrics | None:
-        """At this step, where the recipe says at which to measure; None: then it is measured with each bundle."""
+        """Metrics at this step, where the recipe says at which to measure; None: then each bundle is measured."""
         if not self.order.recipe.has_validations:
             return None
         if self.measured is not None and self.validations.step == self.step:
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def best(self) -> Best | None:
-        """So far, where the recipe asks for the best checkpoint."""
+        """Best step so far, where the recipe asks for the best checkpoint."""
         step, loss = self.validations.best_step, self.validations.best_loss
         if not self.order.recipe.load_best_model_at_end or step is None or loss is None:
             return None
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def why_early(self) -> str:
-        """Empty where every step is done, or some are left."""
+        """Reason why the run ended early; empty where every step is done, or some are left."""
         return self.validations.reason(self.order.recipe.early_stopping, num_steps=self.sampler.num_steps)
 
     @property
@@ -114,11 +114,12 @@ class Run:
         return StepPlan(tuple(self.dataset.training[index] for index in windows))
 
     def share_of(self, plan: StepPlan) -> tuple[MicroBatch, ...]:
-        """This rank's micro batches."""
+        """Return this rank's micro batches."""
         return plan.micro_batches(self.layout, rank=self.world.rank, world_size=self.world.size)
 
     def micro_batches(self, plan: StepPlan, stop: StopRequest) -> Iterator[MicroBatch]:
-        """This rank's, one after another. Between them the ranks ask each other for a stop, and progress is reported.
+        """Yield this rank's micro batches. Between them the ranks ask each other for a stop, and progress is
+        reported.
 
         Raises: StopHeard, on all ranks before the same micro batch.
         """

@@ -37,7 +37,7 @@ class _InFlight:
 
 
 class Saver:
-    """At most one bundle is being written at a time. All ranks call every method at the same step."""
+    """Writes bundles, at most one at a time. All ranks call every method at the same step."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -50,13 +50,13 @@ class Saver:
 
     @property
     def lacks_best(self) -> bool:
-        """Whether the recipe asks for the best step, and this one is it since a moment ago: alike on all ranks."""
+        """Whether the recipe asks for the best step, and this one has just become it: alike on all ranks."""
         best = self._run.best
         return best is not None and best.step != self._best_step
 
     @property
     def is_due(self) -> bool:
-        """By this rank's clock; the ranks must still agree."""
+        """Whether a bundle is due by this rank's clock; the ranks must still agree."""
         interval = self._run.order.recipe.checkpoint
         return (
             self._run.step - self._last_step >= interval.every_steps
@@ -65,7 +65,7 @@ class Saver:
 
     @property
     def is_writing(self) -> bool:
-        """On this rank; others may take longer."""
+        """Whether this rank still writes; others may take longer."""
         return self._in_flight is not None and not self._in_flight.entries.done()
 
     @property
@@ -86,7 +86,7 @@ class Saver:
         self._in_flight = _InFlight(run.step, kind, metrics, run.best, entries)
 
     def begin_last(self, kind: BundleKind) -> None:
-        """The state as it stands: where it is being written already, that bundle becomes the last one."""
+        """Save the state as it is now: where it is being written already, that bundle becomes the last one."""
         if self._in_flight is not None and self._in_flight.step == self._run.step:
             self._in_flight = replace(self._in_flight, kind=kind)
             return
@@ -95,7 +95,7 @@ class Saver:
         self.begin(kind)
 
     def attach(self, metrics: BundleMetrics) -> None:
-        """Of the state that is being written, measured since."""
+        """Add metrics of the state that is being written, measured since."""
         assert self._in_flight is not None, "a bundle has begun"
         self._in_flight = replace(self._in_flight, metrics=metrics)
         # A validation of more than the interval would else make the next bundle due at once.

@@ -15,10 +15,10 @@ class Schedule:
     num_steps: int
     warmup_steps: int
     decay_steps: int = 0
-    """Of `wsd`, at the end."""
+    """Number of steps at the end over which `wsd` decays."""
 
     def rate(self, step: int) -> float:
-        """Rate of the update that follows `step` completed steps."""
+        """Return the rate of the update that follows `step` completed steps."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         return self.peak * SHAPES[self.name](self, step)
@@ -28,19 +28,19 @@ class Schedule:
         return max(1, self.num_steps - self.warmup_steps)
 
     def _cosine(self, step: int) -> float:
-        """(1 + cos(pi * progress)) / 2"""
+        """Return (1 + cos(pi * progress)) / 2."""
         progress = min(1.0, (step - self.warmup_steps) / self._steps_after_warmup)
         return 0.5 * (1.0 + math.cos(math.pi * progress))
 
     def _linear(self, step: int) -> float:
-        """1 - progress"""
+        """Return 1 - progress."""
         return max(0.0, self.num_steps - step) / self._steps_after_warmup
 
     def _constant(self, _step: int) -> float:
         return 1.0
 
     def _wsd(self, step: int) -> float:
-        """1 until the decay begins, then the share of it that is left (Hu et al., MiniCPM, 2024, with a line)."""
+        """Return 1 until the decay begins, then the share of it that is left (Hu et al., MiniCPM, 2024; a line)."""
         return min(1.0, max(0.0, self.num_steps - step) / max(1, self.decay_steps))
 
 
@@ -50,7 +50,7 @@ SHAPES: Mapping[str, Callable[[Schedule, int], float]] = {
     "constant": Schedule._constant,  # noqa: SLF001
     "wsd": Schedule._wsd,  # noqa: SLF001
 }
-"""Share of the peak after the warm-up, by the name in the recipe."""
+"""Functions that return the share of the peak after the warm-up, by the name in the recipe."""
 
 
 def schedule_of(recipe: Recipe, num_steps: int) -> Schedule:

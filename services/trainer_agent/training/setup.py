@@ -83,7 +83,7 @@ def prepare(
 
 
 def compare(run: Run, bundle: Bundle | None, stop: StopRequest) -> None:
-    """What the prepared run is compared with: the model at step 0, if its method asks for it, and the bundle's run.
+    """Compare the prepared run with the model at step 0, if its method asks for it, and with the bundle's run.
 
     A stop meanwhile leaves the rest out: it is heard again before the first step.
     """

@@ -25,7 +25,7 @@ def whole_slice(name: str, tensor: Tensor) -> Slice:
 
 
 def slice_of(name: str, tensor: Tensor) -> Slice:
-    """The block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
+    """Return the block of a sharded tensor that this rank holds, or the whole of one that is not sharded."""
     if not isinstance(tensor, DTensor):
         return whole_slice(name, tensor)
     shape, offsets = compute_local_shape_and_global_offset(
@@ -49,7 +49,7 @@ def index_of(part: Slice, within: Slice) -> tuple[slice, ...]:
 
 
 def read_slice(file: Any, here: Slice) -> Tensor:
-    """Of a tensor in an opened safetensors file."""
+    """Read the slice of a tensor from an opened safetensors file."""
     stored = file.get_slice(here.tensor)
     if len(here.offsets) != len(stored.get_shape()):
         [start], [length] = here.offsets, here.shape

@@ -17,16 +17,16 @@ class Snapshot:
     model: Mapping[str, Tensor]
     """Whole tensors by their name in the model file; empty but on global rank 0."""
     slices: tuple[Slice, ...]
-    """What this rank holds of each tensor."""
+    """Slices that this rank holds, one of each tensor."""
     weights: Mapping[str, Tensor]
-    """This rank's slices of the trained weights."""
+    """Trained weights of this rank's slices, by the tensor's name."""
     moments: Mapping[str, Tensor]
-    """This rank's slices of the optimizer's state, as `<tensor>.<name>`."""
+    """State of the optimizer for this rank's slices, as `<tensor>.<name>`."""
     rng: Mapping[str, Tensor]
 
     @property
     def sha256(self) -> str:
-        """Over every bit of this rank's state."""
+        """Digest over every bit of this rank's state."""
         digest = hashlib.sha256()
         for group in (self.weights, self.moments, self.rng):
             for name in sorted(group):
@@ -39,7 +39,7 @@ NOTHING = Snapshot(model={}, slices=(), weights={}, moments={}, rng={})
 
 
 def take_snapshot(sharding: Sharding, world: World, *, memory_of: Snapshot = NOTHING) -> Snapshot:
-    """All ranks at once: sharded weights are gathered.
+    """Copy the state of a run. All ranks call it at once: sharded weights are gathered.
 
     The copies lie in the memory of an earlier snapshot that nobody reads any more, where one is given: fresh memory
     takes longer to get than to fill.
@@ -80,7 +80,7 @@ def _whole_weights(
 
 
 def _copy(tensor: Tensor, old: Tensor | None) -> Tensor:
-    """A contiguous copy in host memory that later updates do not reach."""
+    """Return a contiguous copy in host memory that later updates do not reach."""
     if old is None or (old.shape, old.dtype) != (tensor.shape, tensor.dtype):
         return tensor.detach().to("cpu", copy=True).contiguous()
     return old.copy_(tensor.detach())

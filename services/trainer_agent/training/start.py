@@ -16,11 +16,11 @@ from services.trainer_agent.training.network import trainable
 from services.trainer_agent.training.slices import Slice, read_slice, whole_slice
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Of whole tensors, by their name in the model file."""
+"""Shapes of whole tensors, by their name in the model file."""
 
 
 def weights_dir(order: TrainingOrder, bundle_dir: Path | None) -> Path:
-    """Where the model is loaded from: a full model that was trained, in the form of its base's files, is one too."""
+    """Return the directory to load the model from: a full model that was trained has the form of its base's files."""
     if order.recipe.kind == "adapter":
         return order.base_dir
     if bundle_dir is not None:
@@ -29,9 +29,8 @@ def weights_dir(order: TrainingOrder, bundle_dir: Path | None) -> Path:
 
 
 def load_weights(order: TrainingOrder, bundle_dir: Path | None, network: TokenLosses) -> None:
-    """Into an adapter that is not sharded yet: the bundle's, or the one that the order starts from, or as it is made.
-    A full model is loaded from its files.
-    """
+    """Load an adapter that is not sharded yet: the bundle's, or the one that the order starts from, or leave it as it
+    is made. A full model is loaded from its files."""
     if order.recipe.kind != "adapter":
         return
     path = bundle_dir / MODEL_FILE["adapter"] if bundle_dir is not None else adapter_at_the_start(order)
@@ -42,7 +41,7 @@ def load_weights(order: TrainingOrder, bundle_dir: Path | None, network: TokenLo
 
 
 def adapter_at_the_start(order: TrainingOrder) -> Path | None:
-    """Step 0 begins with the adapter that the order names, if it names one."""
+    """Return the file of the adapter that step 0 begins with, if the order names one."""
     return None if order.start_dir is None else order.start_dir / Path(MODEL_FILE["adapter"]).name
 
 

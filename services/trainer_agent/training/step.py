@@ -34,7 +34,7 @@ class Gradient:
 
 
 def take_step(run: Run, stop: StopRequest) -> Stepped | None:
-    """None where a stop is heard between micro batches: the run is then where the step before left it.
+    """Take one step. None where a stop is heard between micro batches: the run is then where the step before left it.
 
     Raises: TrainingFailed(numeric or infra) where loss or gradient is not a finite number.
     """
@@ -68,10 +68,10 @@ def take_step(run: Run, stop: StopRequest) -> Stepped | None:
 
 
 def next_loss(run: Run) -> float:
-    """Mean loss over the first micro batches of the next step, all ranks together, without taking it.
+    """Return the mean loss over the first micro batches of the next step, all ranks together, without taking it.
 
-    Leaves weights and random numbers as they are. Measured before a bundle is written and after it is
-    restored; equal values mean that weights, data order and random numbers are those of the writing run.
+    Weights and random numbers stay as they are. It is measured before a bundle is written and after it is restored;
+    equal values mean that weights, data order and random numbers are those of the writing run.
     """
     share = run.share_of(run.next_plan())
     before = rng_state(run.device)
@@ -83,9 +83,8 @@ def next_loss(run: Run) -> float:
 
 
 def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
-    """Nothing is updated yet when a loss turns out not finite, so the step can be computed once more: the
-    same again is a matter of data or rate, a finite result is a machine that cannot be trusted.
-    """
+    """Return a finite gradient. Nothing is updated yet when a loss turns out not finite, so the step can be computed
+    once more: the same again is a matter of data or rate, a finite result is a machine that cannot be trusted."""
     before = rng_state(run.device)
     gradient = _gradient(run, plan, stop)
     if gradient.is_finite:
@@ -102,7 +101,7 @@ def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
 
 
 def _drop_gradient(run: Run, rng: Mapping[str, Tensor]) -> None:
-    """Weights and moments change only when the optimizer steps; what else a step changes is taken back."""
+    """Take back what a step changes before the optimizer steps, which alone changes weights and moments."""
     run.sharding.drop_gradients()
     set_rng_state(rng, run.device)
 
@@ -114,7 +113,7 @@ def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     last = len(run.share_of(plan)) - 1
     for place, micro_batch in enumerate(run.micro_batches(plan, stop)):
         terms = objective.terms(run.sharding.training_network, micro_batch, run.device)
-        # Sharding takes the mean of all ranks' gradients; the sum is wanted.
+        # Sharding takes the mean of all ranks' gradients; the sum is needed.
         loss = terms.losses.sum() * (run.world.size / num_terms)
         router = _router_term(run, micro_batch, plan)
         if router is not None:
@@ -137,7 +136,7 @@ class RouterTerm:
 
     value: float
     in_loss: Tensor
-    """Times the coefficient, with its gradient."""
+    """Router loss times the coefficient and the micro batch's share of tokens, with its gradient."""
 
 
 def _router_term(run: Run, micro_batch: MicroBatch, plan: StepPlan) -> RouterTerm | None:

@@ -9,7 +9,7 @@ from shared.failpoints import failpoint
 
 
 class StopHeard(Exception):
-    """Every process knows that one of them was asked to stop. Raised in all of them at once."""
+    """All processes know that one of them was asked to stop. It is raised in all of them at once."""
 
 
 class StopRequest:

@@ -15,22 +15,22 @@ from services.trainer_agent.training.plan import MicroBatch
 class Inputs:
     tokens_BT: Tensor
     positions_BT: Tensor
-    """Restart at 0 with every example, and with the padding behind the last one: attention with a mask reads the
-    borders of the examples from them alone."""
+    """Positions that restart at 0 with every example, and with the padding behind the last one: attention with a mask
+    reads the borders of the examples from them alone."""
     is_token_BT: Tensor
-    """bool: False where a row is padded behind its last example."""
+    """Booleans, False where a row is padded behind its last example."""
     borders_N: Tensor
-    """int32: where each example or padding begins among the B * T tokens, and their number. For attention without
-    a mask."""
+    """Index at which each example or padding begins among the B * T tokens, and their number, in int32. For attention
+    without a mask."""
     longest: int
-    """Tokens between two borders."""
+    """Largest number of tokens between two borders."""
     sources_K: Tensor
     """Indices into the B * T positions whose hidden state predicts a target."""
     targets_K: Tensor
 
 
 def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
-    """An empty micro batch becomes one token without a target, so that every rank has something to run."""
+    """Return the inputs. An empty micro batch becomes one token without a target: every rank has something to run."""
     width = max((sum(len(example.tokens) for example in row) for row in micro_batch), default=0) or 1
     height = len(micro_batch) or 1
     tokens = torch.zeros(height, width, dtype=torch.int64)

@@ -25,7 +25,8 @@ PEAK_FLOPS = {
     "A10G": 70e12,
 }
 FLOPS_PER_TOKEN: Mapping[Weights, int] = {"adapter": 4, "full": 6}
-"""Times the weights: a frozen weight needs no gradient of its own, which is a third of the work."""
+"""Operations per token, as a multiple of the weights: a frozen weight needs no gradient of its own, which is a third
+of the work."""
 
 
 def device_name(device: torch.device) -> str:
@@ -33,7 +34,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """What the device has in all; None on a CPU, which shares its memory with everyone."""
+    """Return all memory that the device has; None on a CPU, which shares its memory with everyone."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
 
 
@@ -48,7 +49,7 @@ def peak_flops_of(product: str) -> float | None:
 
 
 def model_flops_utilisation(run: Run, tokens_per_second: float) -> float | None:
-    """Attention's own products are not counted."""
+    """Return the share of the devices' peak used, attention's own products left out; None without a known peak."""
     if run.peak_flops is None:
         return None
     per_token = FLOPS_PER_TOKEN[run.order.recipe.kind] * run.num_matmul_parameters

@@ -11,16 +11,16 @@ import torch
 log = logging.getLogger(__name__)
 
 LIBRARY = "libnvidia-ml.so.1"
-"""NVML, which comes with the driver."""
+"""Name of NVML's library, which comes with the driver."""
 
 
 class Meter(Protocol):
     def read(self) -> float | None:
-        """Share of the time, 0 to 1; None where nobody knows it."""
+        """Return the share of the time, 0 to 1, in which the device computed; None where nobody knows it."""
 
 
 class UtilisationUnknown(Exception):
-    """The driver does not report it: there is none, or the device is a part of one."""
+    """The driver does not report utilisation: there is none, or the device is a part of one."""
 
 
 def meter_of(device: torch.device) -> Meter:
@@ -39,7 +39,7 @@ class NoMeter:
 
 
 class ProcessorMeter:
-    """Since the last look, of the time that torch's threads have."""
+    """Measures processor time since the last look, as a share of the time that torch's threads have."""
 
     def __init__(self) -> None:
         self._at, self._seconds = time.perf_counter(), _processor_seconds()
@@ -54,7 +54,8 @@ class ProcessorMeter:
 
 
 class DeviceMeter:
-    """Share of the driver's newest sampling period, a sixth of a second to one, in which the device computed.
+    """Measures the share of the driver's newest sampling period, a sixth of a second to one, in which the device
+    computed.
 
     Raises: UtilisationUnknown, when it is made.
     """
@@ -87,7 +88,7 @@ class DeviceMeter:
 
 
 class _Rates(ctypes.Structure):
-    """nvmlUtilization_t, in per cent."""
+    """Structure nvmlUtilization_t, in per cent."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 

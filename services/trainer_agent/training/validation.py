@@ -20,12 +20,13 @@ from services.trainer_agent.training.stop import StopHeard, StopRequest
 from shared.failpoints import failpoint
 
 MOST_WINDOWS = 16
-"""Looked at for a periodic bundle, unless the recipe names the steps at which all are; the final one looks at all."""
+"""Most windows looked at for a periodic bundle, unless the recipe names the steps at which all are; the final one
+looks at all."""
 
 
 def validate(run: Run, stop: StopRequest) -> bool:
-    """At a step that the recipe names: measure, remember, report. False where a stop is heard meanwhile: nothing is
-    remembered then, and whoever continues from here measures again.
+    """Measure, remember and report, at a step that the recipe names. False where a stop is heard meanwhile: nothing
+    is remembered then, and whoever continues from here measures again.
 
     Raises: TrainingFailed(user) where there is nothing to measure on.
     """
@@ -53,7 +54,7 @@ def metrics_at_end(run: Run, stop: StopRequest) -> BundleMetrics:
 
 
 def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
-    """Without a validation loss where there is nothing to validate on, or a stop is heard meanwhile."""
+    """Measure now. There is no validation loss without validation rows, or where a stop is heard meanwhile."""
     metrics = BundleMetrics(train_loss=run.last_loss)
     num_windows = len(run.dataset.validation)
     if not num_windows:
@@ -76,7 +77,7 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
 
 
 def _on_the_served_base(run: Run, stop: StopRequest) -> dict[str, float]:
-    """Of a run on a quantised base: the loss on some windows on the base as it is served."""
+    """Return for a run on a quantised base the loss on some windows on the base as it is served; else nothing."""
     if run.quantized is None:
         return {}
     some = _spread(len(run.dataset.validation), MOST_WINDOWS)
@@ -103,13 +104,13 @@ def _exp(loss: float) -> float:
 
 
 def _spread(length: int, most: int) -> Sequence[int]:
-    """At most so many indices, evenly spread."""
+    """Return at most so many indices, evenly spread."""
     return range(0, length, -(-length // most))
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Over windows: of the losses, and of what else the method measures."""
+    """Sums over windows: of the losses, and of what else the method measures."""
 
     sums: tuple[float, ...]
     num_terms: int

@@ -10,17 +10,17 @@ class Validations(Value):
     """All that a run must remember of its validations; part of every bundle."""
 
     step: Step | None = None
-    """Of the newest one; None: there was none yet."""
+    """Step of the newest validation; None: there was none yet."""
     best_step: Step | None = None
-    """Where the loss was the lowest, the first of several; None while no loss was a finite number."""
+    """Step at which the loss was the lowest, the first of several; None while no loss was a finite number."""
     best_loss: float | None = None
     improved_loss: float | None = None
-    """At the last improvement, which the next one must be below by more than `min_delta`."""
+    """Loss at the last improvement, which the next one must be below by more than `min_delta`."""
     without_improvement: Count = 0
-    """Validations in a row since then."""
+    """Number of validations in a row since the last improvement."""
 
     def after(self, step: int, loss: float, early_stopping: EarlyStoppingSpec | None) -> "Validations":
-        """A loss that is not a finite number improves nothing."""
+        """Add a validation. A loss that is not a finite number improves nothing."""
         is_best = isfinite(loss) and (self.best_loss is None or loss < self.best_loss)
         min_delta = early_stopping.min_delta if early_stopping else 0.0
         is_improvement = isfinite(loss) and (
@@ -35,15 +35,15 @@ class Validations(Value):
         )
 
     def ends(self, early_stopping: EarlyStoppingSpec | None) -> bool:
-        """Whether the loss has not improved for too long."""
+        """Return whether the loss has not improved for too long."""
         return early_stopping is not None and self.without_improvement >= early_stopping.patience
 
     def is_due(self, step: int, *, every: int, num_steps: int) -> bool:
-        """Every so many steps, and after the last one."""
+        """Return whether to validate: every so many steps, and after the last one."""
         return step > 0 and self.step != step and (step % every == 0 or step == num_steps)
 
     def reason(self, early_stopping: EarlyStoppingSpec | None, *, num_steps: int) -> str:
-        """Why the run ended before its last step, for people; empty where it did not."""
+        """Return why the run ended before its last step, for people; empty where it did not."""
         if not self.ends(early_stopping) or self.step == num_steps:
             return ""
         assert early_stopping is not None, "only early stopping ends a run"

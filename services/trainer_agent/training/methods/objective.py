@@ -1,4 +1,4 @@
-"""What a method has to say."""
+"""What each method of training defines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from services.trainer_agent.training.plan import MicroBatch
 
 @dataclass(frozen=True)
 class Terms:
-    """Of one micro batch; none of an empty one."""
+    """Terms of the loss of one micro batch; an empty one has none."""
 
     losses: Tensor
-    """Each with its gradient. Shape (terms,), float32."""
+    """Loss of each term, with its gradient. Shape (terms,), float32."""
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the method measures of its terms, by name. Each of shape (terms,), without a gradient."""
+    """Other numbers that the method measures of its terms, by name. Each of shape (terms,), without a gradient."""
 
     @property
     def sums(self) -> list[float]:
-        """Of the losses, then of each number."""
+        """Sum of the losses, then of each number."""
         return [
             float(each.detach().sum(dtype=torch.float64)) for each in (self.losses, *self.numbers.values())
         ]
@@ -30,19 +30,19 @@ class Terms:
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss of a step is the mean of its terms, over all micro batches and ranks."""
+    """What a method defines. The loss of a step is the mean of its terms, over all micro batches and ranks."""
 
     terms: Callable[[TokenLosses, MicroBatch, torch.device], Terms]
     num_terms: Callable[[Sequence[Window]], int]
-    """How many terms these windows have: known before any of them is computed, since it divides every gradient."""
+    """Counts the terms of windows before any of them is computed, since the count divides every gradient."""
     numbers: tuple[str, ...] = ()
-    """What is measured of the terms; means over a step and over a validation are reported."""
+    """Names of the numbers measured of the terms; their means over a step and over a validation are reported."""
     has_reference: bool = False
     """Whether the log-probabilities of all answers by the model at step 0 must be known."""
     reports_perplexity: bool = False
     """Whether the perplexity of the validation file is reported, before the first step and after the last."""
 
     def means(self, sums: Sequence[float], count: int) -> tuple[float, dict[str, float]]:
-        """Of the losses, and of each number, from their sums over all micro batches and ranks."""
+        """Return the mean loss and the mean of each number from their sums over all micro batches and ranks."""
         loss, *others = (total / max(1, count) for total in sums)
         return loss, dict(zip(self.numbers, others, strict=True))

@@ -43,7 +43,7 @@ def num_terms(windows: Sequence[Window]) -> int:
 
 
 def log_probabilities(network: TokenLosses, micro_batch: MicroBatch, device: torch.device) -> Tensor:
-    """Returns: (E,) float32, of the answer of each example: the sum over its target tokens."""
+    """Return the log-probability of the answer of each example, (E,) in float32: the sum over its target tokens."""
     losses = network(inputs_of(micro_batch, device))
     counts = torch.tensor([len(example.targets) for example in examples_of(micro_batch)], dtype=torch.int64)
     owners = torch.repeat_interleave(torch.arange(len(counts)), counts).to(device)

@@ -17,7 +17,7 @@ from services.trainer_agent.training.tensors import inputs_of
 
 
 def terms(network: TokenLosses, micro_batch: MicroBatch, device: torch.device) -> Terms:
-    """One for each token that the masks mark."""
+    """Return one term for each token that the masks mark."""
     return Terms(network(inputs_of(micro_batch, device)))
 
 

@@ -9,16 +9,14 @@ from services.trainer_agent.training.sharding.zero import zero
 
 
 def shard(network: TokenLosses, recipe: Recipe, world: World, *, by_node: bool = False) -> Sharding:
-    """Move the network from host memory to its devices, as the recipe says. `by_node`, of FSDP2 alone: each node has
-    all, spread over its own devices.
-    """
+    """Move the network from host memory to its devices, as the recipe says. `by_node`, for FSDP2 alone: each node has
+    all, spread over its own devices."""
     if recipe.sharded.library == "deepspeed":
         return zero(network, recipe, world)
     return Fsdp2(network, recipe, world, by_node=by_node)
 
 
 def reads_rows(recipe: Recipe, world: World) -> bool:
-    """Whether each process reads only the rows of the base that it holds. ZeRO shares out what each one has, and 4
-    bits are made of whole matrices.
-    """
+    """Return whether each process reads only the rows of the base that it holds. ZeRO shares out what each one has,
+    and 4 bits are made of whole matrices."""
     return world.size > 1 and recipe.sharded.library == "fsdp2" and not recipe.is_quantized

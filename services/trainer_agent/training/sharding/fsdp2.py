@@ -111,7 +111,7 @@ def _mesh(world: World, *, by_node: bool) -> DeviceMesh:
 
 
 def _drop_unreduced(network: nn.Module) -> None:
-    """What backward passes before the last one of a step left. torch's `reset_iter_state` leaves some of it there."""
+    """Drop what backward passes before the last of a step left. torch's `reset_iter_state` leaves some of it."""
     for module in network.modules():
         if isinstance(module, FSDPModule):
             groups: list[Any] = module._get_fsdp_state()._fsdp_param_groups  # noqa: SLF001
@@ -125,10 +125,10 @@ def _drop_unreduced(network: nn.Module) -> None:
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it."""
+    """Return what this rank holds of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """All of it, on every rank."""
+    """Return all of a tensor, on every rank."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

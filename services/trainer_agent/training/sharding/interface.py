@@ -15,10 +15,10 @@ class Held:
 
     slice: Slice
     weight: Tensor
-    """In float32, of the slice's shape."""
+    """Weight in float32, of the slice's shape."""
     moments: Mapping[str, Tensor]
-    """The optimizer's state by name, of the slice's shape, and what goes with moments of 8 bits. Live: writing to it
-    changes the run."""
+    """State of the optimizer by name, of the slice's shape, and what goes with moments of 8 bits. It is live: writing
+    to it changes the run."""
 
 
 class Sharding(Protocol):
@@ -26,7 +26,7 @@ class Sharding(Protocol):
 
     @property
     def training_network(self) -> Any:
-        """What computes losses whose gradient is wanted: the run's network, or a wrapper around it."""
+        """Network that computes losses whose gradient is needed: the run's own, or a wrapper around it."""
 
     @property
     def is_copy(self) -> bool:
@@ -44,13 +44,13 @@ class Sharding(Protocol):
     def drop_gradients(self) -> None: ...
 
     def held(self) -> Iterator[Held]:
-        """Moments are as they are before the first update, if there was none."""
+        """Yield what this rank updates. Moments are as they are before the first update, if there was none."""
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All of each trained tensor, on every rank, by its name in the model file."""
+        """Yield all of each trained tensor, on every rank, by its name in the model file."""
 
     def read_by_passes(self) -> Iterator[tuple[Slice, Tensor]]:
-        """Live views of what this rank has of the trained weights that forward passes compute with."""
+        """Yield live views of what this rank has of the trained weights that forward passes compute with."""
 
     def set_step(self, step: int) -> None:
-        """How many updates the moments have seen, which corrects their bias towards zero."""
+        """Set how many updates the moments have seen, which corrects their bias towards zero."""

@@ -27,18 +27,18 @@ from services.trainer_agent.training.slices import Slice, whole_slice
 
 @dataclass(frozen=True)
 class Range:
-    """Where this rank's share of a trained tensor is."""
+    """The place of this rank's share of a trained tensor."""
 
     flat: nn.Parameter
-    """What the optimizer updates: the shares of many tensors, one behind the other."""
+    """Parameter that the optimizer updates: the shares of many tensors, one behind the other."""
     start: int
-    """In `flat`."""
+    """First index of the share in `flat`."""
     offset: int
-    """In the tensor."""
+    """First index of the share in the tensor."""
     length: int
 
     def of(self, values: Tensor) -> Tensor:
-        """The live share of `values`, which are as long as `flat`."""
+        """Return the live share of `values`, which are as long as `flat`."""
         return values.detach().narrow(0, self.start, self.length)
 
     def slice_of(self, name: str) -> Slice:
@@ -75,7 +75,7 @@ class Zero(ABC):
         self.training_network.backward(loss)
 
     def clip_gradients(self) -> float:
-        """The update scales by itself."""
+        """Return the norm of the gradient, which the update itself scales down."""
         return self._norm()
 
     def step(self, rate: float) -> None:
@@ -109,19 +109,19 @@ class Zero(ABC):
 
     @abstractmethod
     def _start_to_accumulate(self) -> None:
-        """The next gradient is the first of its step."""
+        """Make the next gradient the first of its step."""
 
     @abstractmethod
     def _flats(self) -> Sequence[nn.Parameter]:
-        """What the optimizer updates on this rank."""
+        """Return what the optimizer updates on this rank."""
 
     @abstractmethod
     def _range_of(self, parameter: Any) -> Range | None:
-        """None where this rank updates nothing of it."""
+        """Return this rank's share of a parameter; None where it updates nothing of it."""
 
 
 class WholeWeights(Zero):
-    """Stages 1 and 2."""
+    """Stages 1 and 2: each rank has all weights."""
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, parameter.detach()) for name, parameter in self._parameters.items())
@@ -150,7 +150,7 @@ class WholeWeights(Zero):
 
 
 class SpreadWeights(Zero):
-    """Stage 3."""
+    """Stage 3: the weights are spread too."""
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         from deepspeed.utils import safe_get_full_fp32_param
@@ -186,9 +186,8 @@ class SpreadWeights(Zero):
 
 
 def configuration(recipe: Recipe, world: World, *, num_trained: int) -> dict[str, Any]:
-    """Of DeepSpeed. It is given the micro batches of a step one by one, so it counts none. Its bucket for gradients
-    is as large as it may become, and no larger than what is trained.
-    """
+    """Return DeepSpeed's configuration. It is given the micro batches of a step one by one, so it counts none. Its
+    bucket for gradients is as large as it may become, and no larger than what is trained."""
     sharding = recipe.sharded
     # Small weights too are spread, which all of a small model are.
     fields: dict[str, Any] = {
