@@ -131,13 +131,14 @@ class Ours:
             order = order.model_copy(update={"resume_dir": bundle})
         child = start_child(continued, order)
         wait_for_exit(child, continued)
-        is_equal = model_sha256(reports_of(reports_in(continued), Saved)[-1]) == self._model
+        is_equal: bool = model_sha256(reports_of(reports_in(continued), Saved)[-1]) == self._model
         after = saved[-1].step if saved else LATE
         report.progress(f"kill {number + 1}: in step {done + 1}, continued after {after}, equal: {is_equal}")
         return is_equal
 
     def _order(self, step: int = NEW) -> TrainingOrder:
-        return an_order(self._inputs, the_recipe(), resume_dir=self._bundles.get(step))
+        order: TrainingOrder = an_order(self._inputs, the_recipe(), resume_dir=self._bundles.get(step))
+        return order
 
     def _whole(self) -> tuple[Mapping[int, float], str]:
         """Losses by step, and the digest of the model at the end."""

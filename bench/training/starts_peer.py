@@ -4,6 +4,7 @@
 the steps in SAVED (with commas between them), and prints `<step> <loss>` after each step.
 """
 
+import importlib
 import json
 import sys
 from collections.abc import Collection
@@ -13,7 +14,6 @@ from typing import Any
 from datasets import Dataset, load_from_disk
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import SFTConfig, SFTTrainer
 
 from bench.training.starts_inputs import BASE, BATCH_ROWS, DROPOUT, LEARNING_RATE, RANK, ROWS, SEED
 
@@ -28,7 +28,8 @@ def write_rows(inputs: Path) -> None:
 
 
 def main(inputs: Path, output: Path, saved: Collection[int], last: int, checkpoint: str | None) -> None:
-    settings = SFTConfig(
+    trl: Any = importlib.import_module("trl")
+    settings = trl.SFTConfig(
         output_dir=str(output),
         use_cpu=True,
         bf16=False,
@@ -43,7 +44,7 @@ def main(inputs: Path, output: Path, saved: Collection[int], last: int, checkpoi
         report_to="none",
         seed=SEED,
     )
-    trainer: Any = SFTTrainer(
+    trainer: Any = trl.SFTTrainer(
         AutoModelForCausalLM.from_pretrained(inputs / BASE),
         args=settings,
         train_dataset=load_from_disk(inputs / ARROW),
@@ -58,14 +59,15 @@ def main(inputs: Path, output: Path, saved: Collection[int], last: int, checkpoi
     )
     loss = _recorded(trainer)
 
-    class AfterEachStep(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-            print(state.global_step, loss[-1], flush=True)
-            control.should_save = state.global_step in saved
-            control.should_training_stop = state.global_step >= last
-            return control
+    def on_step_end(_: Any, state: Any, control: Any, **__: Any) -> Any:
+        print(state.global_step, loss[-1], flush=True)
+        control.should_save = state.global_step in saved
+        control.should_training_stop = state.global_step >= last
+        return control
 
-    trainer.add_callback(AfterEachStep())
+    callback: Any = TrainerCallback()
+    callback.on_step_end = on_step_end
+    trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=checkpoint)
 
 

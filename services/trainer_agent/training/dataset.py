@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,14 @@ class Windows(Sequence[Window]):
     def __getitem__(self, index: Any) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
-        number = int(np.searchsorted(self._first_window, index, side="right")) - 1
-        part, local = self._parts[number], index - self._first_window[number]
-        start, end = part["window_offsets"][local : local + 2]
-        return tuple(self._example(number, int(example)) for example in part["window_examples"][start:end])
+        number, examples = self._located(index)
+        return tuple(self._example(number, int(example)) for example in examples)
+
+    def example_ids(self, index: int) -> NDArray[np.int64]:
+        """Return the ids of a window's examples, in order."""
+        number, examples = self._located(index)
+        ids: NDArray[np.int64] = examples + self._first_example[number]
+        return ids
 
     @property
     def largest_token(self) -> int:
@@ -67,6 +70,13 @@ class Windows(Sequence[Window]):
     @property
     def num_examples(self) -> int:
         return int(self._first_example[-1])
+
+    def _located(self, index: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of a window's part, and the numbers of its examples within the part."""
+        number = int(np.searchsorted(self._first_window, index, side="right")) - 1
+        part, local = self._parts[number], index - self._first_window[number]
+        start, end = part["window_offsets"][local : local + 2]
+        return number, part["window_examples"][start:end]
 
     def _example(self, number: int, local: int) -> Example:
         part = self._parts[number]
@@ -129,8 +139,8 @@ def check_part(part: dict[str, NDArray[Any]], *, is_paired: bool = False) -> Non
     if len(part["loss_mask"]) != len(part["tokens"]):
         raise ValueError(f"loss_mask has {len(part['loss_mask'])} entries, tokens {len(part['tokens'])}")
     for offsets, array in (("example_offsets", "tokens"), ("window_offsets", "window_examples")):
-        values = part[offsets].tolist()
-        if values[0] != 0 or values[-1] != len(part[array]) or any(a > b for a, b in pairwise(values)):
+        values = part[offsets]
+        if values[0] != 0 or values[-1] != len(part[array]) or (values[:-1] > values[1:]).any():
             raise ValueError(f"{offsets} do not divide {array} of {len(part[array])} entries")
     named = part["window_examples"]
     if len(named) and not (named.min() >= 0 and named.max() < num_examples):

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from schemas.artifacts import REJECTED
-from services.trainer_agent.training.dataset import Example, Window
+from services.trainer_agent.training.dataset import Example, Window, Windows
 
 Row = tuple[Example, ...]
 MicroBatch = tuple[Row, ...]
+ID = np.dtype("<i8")
+"""Form of an example's id in a digest."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class StepPlan:
     @property
     def batch_sha256(self) -> str:
         """Digest over the ids of the batch's examples, in order."""
-        return hashlib.sha256(_ids(self.windows)).hexdigest()
+        ids = [example.id for window in self.windows for example in window]
+        return hashlib.sha256(np.array(ids, dtype=ID).tobytes()).hexdigest()
 
     @property
     def num_tokens(self) -> int:
@@ -92,21 +95,16 @@ def _longest(unit: Sequence[Example]) -> int:
     return max(len(example.tokens) for example in unit)
 
 
-def chain_of(batches: Iterable[Sequence[int]], windows: Sequence[Window]) -> str:
-    """Return the digest of these batches, each of windows by their index."""
+def chain_of(batches: Iterable[Sequence[int]], windows: Windows) -> str:
+    """Return the digest of these batches, each of windows by their index. Reads no tokens."""
     ids: dict[int, bytes] = {}
     digest = ""
     for batch in batches:
         for index in batch:
             if index not in ids:
-                ids[index] = _ids((windows[index],))
+                ids[index] = windows.example_ids(index).astype(ID).tobytes()
         digest = chain(digest, hashlib.sha256(b"".join(ids[index] for index in batch)).hexdigest())
     return digest
-
-
-def _ids(windows: Iterable[Window]) -> bytes:
-    """Return the ids of the windows' examples as bytes, in order."""
-    return np.array([example.id for window in windows for example in window], dtype="<i8").tobytes()
 
 
 def chain(digest: str, batch_sha256: str) -> str:

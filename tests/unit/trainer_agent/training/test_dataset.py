@@ -22,6 +22,7 @@ def test_windows_of_all_parts_follow_one_another_with_ids_of_their_own():
     windows = Windows([a_part(), a_part(tokens=[1, 2, 3, 4, 5, 6])])
     assert len(windows) == 4
     assert [[example.id for example in windows[w]] for w in range(4)] == [[1, 2], [0], [4, 5], [3]]
+    assert [windows.example_ids(w).tolist() for w in range(4)] == [[1, 2], [0], [4, 5], [3]]
     assert windows[0][0].tokens.tolist() == [20, 21, 22]
     assert windows[3][0].tokens.tolist() == [1, 2]
     assert windows.largest_token == 30
