@@ -21,6 +21,12 @@ from schemas.base import (
     Value,
 )
 
+EXIT_COMPLETED = 0
+EXIT_REPORTED = 143
+"""Exit code of a runner that did not complete, and reported the reason: the node is not lost."""
+EXIT_FENCED = 70
+"""Exit code of a runner that ended itself, because Kafka took nothing from it or its grant was withdrawn."""
+
 Notice = Annotated[Seconds, Field(le=24 * 3600)]
 """Time between the notice that a node goes and its end."""
 

@@ -11,10 +11,16 @@ from typing import Any
 
 from schemas.base import FailureClass, Message
 from schemas.job import JobScheduled, JobStopping
-from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
+from schemas.node import (
+    EXIT_FENCED,
+    NodeLost,
+    NodePreempted,
+    NodesProvisioned,
+    NodesReleased,
+    ProvisioningFailed,
+)
 from services.provisioner.model import (
     CLEAN_EXITS,
-    FENCED_EXIT,
     GONE,
     Attempt,
     AttemptState,
@@ -267,7 +273,7 @@ def _is_lost(node: Node, runner_exit: Exit) -> bool:
 def _node_lost(attempt: Attempt, node: Node, runner_exit: Exit) -> NodeLost:
     how = "vanished" if runner_exit.code is None else f"exited with code {runner_exit.code}"
     message = f"the runner of node {node.node_id} {how}, expected 0 or 143"
-    kind = FailureClass.PLATFORM if runner_exit.code == FENCED_EXIT else FailureClass.INFRA
+    kind = FailureClass.PLATFORM if runner_exit.code == EXIT_FENCED else FailureClass.INFRA
     return NodeLost(**_who(attempt), node_id=node.node_id, message=message, failure_class=kind)
 
 

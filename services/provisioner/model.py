@@ -8,12 +8,10 @@ from typing import Any
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.layout import attempt_name
-from schemas.node import AllocatedNode, PoolCapacityChanged
+from schemas.node import EXIT_COMPLETED, EXIT_REPORTED, AllocatedNode, PoolCapacityChanged
 from shared.transitions import Transitions
 
-FENCED_EXIT = 70
-"""Exit code of a runner that ended itself because Kafka took nothing from it."""
-CLEAN_EXITS = frozenset({0, 143})
+CLEAN_EXITS = frozenset({EXIT_COMPLETED, EXIT_REPORTED})
 """A runner that exits so has reported why; any other end is a lost node."""
 
 

@@ -6,13 +6,10 @@ from enum import StrEnum
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import StopReason
+from schemas.node import EXIT_COMPLETED, EXIT_REPORTED
 from schemas.training import StartTraining, StopTraining
 from services.trainer_agent.protocol import Ended, Outcome, Report, Started, Stepped, Validated
 
-EXIT_COMPLETED = 0
-EXIT_REPORTED = 143
-"""Exit code of a runner that did not complete, and reported the reason: the node is not lost."""
-EXIT_FENCED = 70
 SIGNAL_CODES = 128
 TERMINATED = 143
 """Exit code of the peers of a dead process, which torchrun ends; it is a consequence, never the cause."""

@@ -11,9 +11,10 @@ from typing import Literal
 from uuid import uuid4
 
 from schemas.base import Message
+from schemas.node import EXIT_FENCED
 from schemas.training import REPORTS, RunnerHeartbeat, RunnerReport
 from services.trainer_agent.runner.channel import Channel, NotAcknowledged
-from services.trainer_agent.runner.decide import EXIT_FENCED, Grant
+from services.trainer_agent.runner.decide import Grant
 from services.trainer_agent.runner.journal import Acknowledged, Journal, Reported
 from shared.clock import utc_now
 from shared.log import get_logger

@@ -9,12 +9,18 @@ import pytest
 
 from schemas.base import CapacityType, DatasetRef, FailureClass, FileRef
 from schemas.job import JobScheduled, JobStopping, StopReason
-from schemas.node import NodeLost, NodePreempted, NodesProvisioned, NodesReleased, ProvisioningFailed
+from schemas.node import (
+    EXIT_FENCED,
+    NodeLost,
+    NodePreempted,
+    NodesProvisioned,
+    NodesReleased,
+    ProvisioningFailed,
+)
 from schemas.specification import JobSpec
 from services.provisioner import decide
 from services.provisioner.decide import START_SLACK, Create, Decision, End, Exit, Notify, Release
 from services.provisioner.model import Attempt, AttemptState, Pool
-from services.trainer_agent.runner.decide import EXIT_FENCED
 from shared.errors import Refused
 from tests.moves import moves_of
 
