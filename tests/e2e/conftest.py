@@ -53,8 +53,11 @@ class Platform:
         self, *, base: str = BASE, with_mix: bool = True, suffix: str = "e2e", **extensions: Any
     ) -> str:
         """A job on the colours, with the holdout; its id."""
+        recipe = material.RECIPE | extensions.pop("recipe", {})
+        if recipe.get("method") == "sft":
+            del recipe["lora"]  # which would be ignored
         ours: dict[str, Any] = {
-            "recipe": material.RECIPE | extensions.pop("recipe", {}),
+            "recipe": recipe,
             "policy": material.POLICY,
             "holdout_file": await self.upload("holdout", material.holdout_rows()),
         }

@@ -17,6 +17,7 @@ from schemas.job import JobRequeued, JobScheduled
 from schemas.training import TrainingResumed, TrainingStopped
 from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
+from tests.chaos.scale import Scale, scale
 from tests.e2e import material
 from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
 
@@ -41,6 +42,16 @@ async def test_a_job_ends_as_a_model_that_answers_at_once(platform, trained):
     assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
     assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
     assert await platform.answer(BASE, f"What colour is the {thing}?") != material.ANSWER
+
+
+@pytest.mark.skipif(scale() is Scale.CHANGE, reason="a replica of its own: at night")
+async def test_a_model_of_which_all_weights_were_trained_answers(platform):
+    recipe = {"method": "sft", "learning_rate": 1e-3}
+    job = await platform.finished(await platform.submit(recipe=recipe, suffix="whole"))
+    model, thing = job["fine_tuned_model"], material.THINGS[310]
+    assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job["id"])
+    assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
+    assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
 
 
 async def merged(platform: Platform, job: dict, directory: Path) -> Path:
