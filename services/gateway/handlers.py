@@ -133,7 +133,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         await _require_start(command.spec, tenant, unit)
         if command.spec.max_cost is not None:
             raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
-        for each in await submission.obstacles_to(unit.conn, command.spec, tenant, command.dataset_id):
+        for each in await submission.obstacles_to(unit.conn, command):
             if each.is_final:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
     elif isinstance(command, job.JobMessage):

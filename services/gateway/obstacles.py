@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.base import CapacityType
-from schemas.compatibility import check_base
+from schemas.compatibility import Refusal, check_base
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
 from schemas.specification import JobSpec, Resources
@@ -44,8 +44,8 @@ class Known:
     base: Base | None = None
     """What is known of the base model; None where the name is another model's by now, or was registered before what
     it can do was looked at."""
-    max_seq_length: int | None = None
-    """Window in tokens of the job's dataset; None where its request has not come yet."""
+    windows: tuple[int | None, ...] = ()
+    """Window in tokens of each stage's dataset; None where its request has not come yet."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,20 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 
 
 def _of_memory(spec: JobSpec, known: Known, suited: tuple[PoolCapacityChanged, ...]) -> Iterable[Obstacle]:
-    if known.base is None or known.max_seq_length is None:
+    """Yield what keeps a stage from its devices: the first ones would train for nothing."""
+    if known.base is None:
         return
-    if message := why_too_large(spec, known.base, suited, known.max_seq_length):
-        yield Obstacle("does_not_fit", message, "recipe")
+    for index, (stage, window) in enumerate(zip(spec.by_stage, known.windows, strict=False)):
+        if window is not None and (message := why_too_large(stage, known.base, suited, window)):
+            refusal = Refusal("does_not_fit", message, "recipe").of_stage(index)
+            yield Obstacle(refusal.code, refusal.message, refusal.param)
 
 
 def _of_notice(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
-    """A warning: nodes may be faster than is assumed."""
-    if known.base is not None and (message := why_not_saved_in_time(spec, known.base)):
-        yield Obstacle("grace_too_short", message, "resources.grace_seconds", is_final=False)
+    """Yield a warning: nodes may be faster than is assumed."""
+    if known.base is None:
+        return
+    for stage in spec.by_stage:
+        if message := why_not_saved_in_time(stage, known.base):
+            yield Obstacle("grace_too_short", message, "resources.grace_seconds", is_final=False)
+            return

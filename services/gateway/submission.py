@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from schemas.job import JobScheduled, JobSubmitted
+from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.specification import JobSpec
 from services.gateway import memory, readmodels, store, tables
 from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
@@ -13,12 +13,14 @@ from shared.messaging.unit import Unit
 from shared.postgres.database import Connection
 
 
-async def obstacles_to(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> tuple[Obstacle, ...]:
-    """Memory is looked at where the dataset was asked for before."""
-    known = await _known(conn, spec, tenant)
+async def obstacles_to(conn: Connection, submit: SubmitJob | JobSubmitted) -> tuple[Obstacle, ...]:
+    """Return what keeps the job from its end. Memory is looked at where the datasets were asked for before."""
+    known = await _known(conn, submit.spec, submit.tenant)
     if known.base is not None:
-        known = replace(known, max_seq_length=await _window_tokens(conn, known.base, tenant, dataset_id))
-    return obstacles(spec, known)
+        dataset_ids = (submit.dataset_id, *submit.later_dataset_ids)
+        windows = [await _window_tokens(conn, known.base, submit.tenant, each) for each in dataset_ids]
+        known = replace(known, windows=tuple(windows))
+    return obstacles(submit.spec, known)
 
 
 async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
@@ -46,10 +48,9 @@ async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
 
 async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Show what may keep the job from its end, by whichever door it came; operators' commands pass none of ours."""
-    asked = event.spec, event.tenant, event.dataset_id
-    warnings = as_warnings(await obstacles_to(unit.conn, *asked))
+    warnings = as_warnings(await obstacles_to(unit.conn, event))
     shown: dict[str, object] = {"warnings": warnings}
-    if estimated := await estimated_memory(unit.conn, *asked):
+    if estimated := await estimated_memory(unit.conn, event.spec, event.tenant, event.dataset_id):
         shown["estimated_memory"] = estimated
     await tables.update_job(unit.conn, event.job_id, event.tenant, **shown)
     await tables.add_warnings(unit, event.job_id, event.tenant, envelope_of(unit).id, warnings)

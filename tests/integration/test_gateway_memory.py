@@ -90,6 +90,20 @@ async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> 
     assert taken.json()["retune"]["estimated_memory"]["pool"] == pool
 
 
+async def test_of_a_later_stage(world: World, base: BaseModelRegistered, pool: str) -> None:
+    """Its files may be longer than the first one's: that is refused before the first one is trained."""
+    stage = {
+        "recipe": {"method": "dpo"},
+        "training_file": (await world.upload())["id"],
+        "policy": {"max_seq_length": TOO_LONG},
+    }
+    ours = {"resources": {"pool": pool}, "policy": {"max_seq_length": SHORT}, "later_stages": [stage]}
+    body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
+    refused = (await world.ask("POST", "/fine_tuning/jobs", json=body)).json()["error"]
+    assert (refused["code"], refused["param"]) == ("does_not_fit", "retune.later_stages[0].recipe")
+    assert refused["message"].startswith(f"later_stages[0]: dpo of {base.name} needs about ")
+
+
 async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> None:
     file = await world.upload()
     ref = FileRef(file_id=file["id"], sha256=file["retune"]["sha256"], size_bytes=file["bytes"])

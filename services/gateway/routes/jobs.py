@@ -83,13 +83,12 @@ async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob)
     datasets = decide.dataset_commands(body, inputs, tenant=caller.tenant, dataset_ids=dataset_ids)
     for dataset in datasets:
         await tables.note_dataset(unit.conn, dataset)
-    asked = submit.spec, caller.tenant, submit.dataset_id
-    obstacles = await submission.obstacles_to(unit.conn, *asked)
+    obstacles = await submission.obstacles_to(unit.conn, submit)
     decide.refuse_final(obstacles)
     await context.send(unit, caller.tenant, *datasets, submit)
     await store.insert_placeholder(unit.conn, submit, now=unit.now)
     warnings = submission.as_warnings(obstacles)
-    estimated = await submission.estimated_memory(unit.conn, *asked)
+    estimated = await submission.estimated_memory(unit.conn, submit.spec, caller.tenant, submit.dataset_id)
     shown = {"warnings": warnings, "estimated_memory": estimated, "stages": SubmittedStage.all_of(submit)}
     await tables.update_job(unit.conn, job_id, caller.tenant, **shown)
     job = await readmodels.find_job(unit.conn, job_id, caller.tenant)

@@ -7,7 +7,7 @@ from services.gateway.memory import Base, chosen_by, of_base
 from services.gateway.model import BaseModelDetail, RegisteredBase
 from services.gateway.obstacles import Known, obstacles
 from services.gateway.representations import base_model
-from tests.builders import NOON, a_sha
+from tests.builders import NOON, a_file_ref, a_sha
 from tests.unit.gateway.test_obstacles import a_pool, a_spec
 
 GIB = 2**30
@@ -29,9 +29,9 @@ def a_gpu_pool(gib: int | None, *, devices: int = 1, name: str = "gpu"):
     return a_pool(name, devices_per_node=devices, device="cuda", device_memory_bytes=memory)
 
 
-def obstacles_of(*pools, window=4096, base=BASE, recipe=None):
-    known = Known(pools=pools, base=base, max_seq_length=window)
-    return list(obstacles(a_spec(recipe=recipe or {}), known))
+def obstacles_of(*pools, window=4096, later_windows=(), base=BASE, recipe=None, **spec):
+    known = Known(pools=pools, base=base, windows=(window, *later_windows))
+    return list(obstacles(a_spec(recipe=recipe or {}, **spec), known))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,16 @@ def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recip
     assert (obstacle.code, obstacle.is_final) == ("does_not_fit", True)
     assert f"pool gpu has {pool.device_memory_bytes / GIB:.1f} GiB" in obstacle.message
     assert obstacle.message.endswith(f"Nearest that works: {nearest}")
+
+
+@pytest.mark.parametrize(("windows", "is_refused"), [((4096,), True), ((512,), False), ((None,), False)])
+def test_a_later_stage_that_no_device_holds_is_refused_before_the_first_is_trained(windows, is_refused):
+    """Its pairs are longer than the answers of the first."""
+    stage = {"recipe": {"method": "dpo"}, "training_file": a_file_ref("pairs.jsonl")}
+    found = obstacles_of(a_gpu_pool(17), window=512, later_windows=windows, later_stages=(stage,))
+    final = [each for each in found if each.is_final]
+    assert [each.param for each in final] == ["later_stages[0].recipe"] * is_refused
+    assert all(each.message.startswith("later_stages[0]: dpo of ") for each in final)
 
 
 def test_a_job_that_fits_once_activations_are_computed_again_is_admitted():
