@@ -35,7 +35,6 @@ def ours(
         learning_rate=LEARNING_RATE,
         num_epochs=1,
         batch_size=BATCH_WINDOWS,
-        micro_batch_size=BATCH_WINDOWS,
         warmup_ratio=0.0,
         schedule="constant",
         precision=precision,

@@ -11,13 +11,13 @@ NUMBERS = {
     "step": "Newest step of the job",
     "epoch": "Passes over the data, with fractions",
     "loss": "Mean over the loss tokens of the step, with dpo over its pairs",
-    "learning_rate": "Of the step",
+    "learning_rate": "Learning rate of the step",
     "grad_norm": "Norm of the gradient before it was scaled down",
-    "tokens_per_second": "Over all devices",
+    "tokens_per_second": "Tokens per second over all devices",
     "memory_bytes": "Peak of the first process so far, bytes",
     "mfu": "Model FLOPs utilisation, 0 to 1, on a GPU",
     "device_utilization": "Share of the time in which the first process's device computed, 0 to 1",
-    **dict.fromkeys(REWARDS, "With dpo"),
+    **dict.fromkeys(REWARDS, "Mean over the pairs of the step, with dpo"),
     "router_loss": "Load-balancing loss of a model with experts",
 }
 GAUGES = {

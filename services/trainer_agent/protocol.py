@@ -109,8 +109,8 @@ class Stepped(Value):
     epoch: float
     """Number of epochs completed, with a fraction."""
     chosen_reward: float | None = None
-    """Mean reward of the chosen answers over the step's pairs: beta times what the log-probability of an answer has
-    gained on that of the model at step 0. As the next three, with dpo alone."""
+    """Mean reward of the chosen answers over the step's pairs, as `StepMetrics` has it. As the next three, with dpo
+    alone."""
     rejected_reward: float | None = None
     reward_margin: float | None = None
     """Mean of the chosen answer's reward less the rejected one's."""

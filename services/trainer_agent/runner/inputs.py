@@ -39,9 +39,9 @@ class Inputs:
     async def fetch(self, start: StartTraining) -> TrainingOrder:
         """Fetch all inputs. Raises StorageUnavailable after all retries; CorruptObject, KeyError at once."""
         base_dir, dataset_dir, resume_dir = await asyncio.gather(
-            self._wait_for_postgres(lambda: self._base_model(start.base_sha)),
-            self._wait_for_postgres(lambda: self._dataset(start.dataset)),
-            self._wait_for_postgres(lambda: self._bundle(start.job_id, start.resume)),
+            self._through_outages(lambda: self._base_model(start.base_sha)),
+            self._through_outages(lambda: self._dataset(start.dataset)),
+            self._through_outages(lambda: self._bundle(start.job_id, start.resume)),
         )
         order = TrainingOrder(
             job_id=start.job_id,
@@ -59,15 +59,15 @@ class Inputs:
             device=start.device,
         )
         into = self._fresh("reference")
-        reference = await self._wait_for_postgres(lambda: fetch_reference(self._objects, order, into))
+        reference = await self._through_outages(lambda: fetch_reference(self._objects, order, into))
         is_needed = needs_start(
             start.recipe, is_resumed=start.resume is not None, has_reference=reference is not None
         )
         start_from = start.start_from if is_needed else None
-        start_dir = await self._wait_for_postgres(lambda: self._start(start_from, start))
+        start_dir = await self._through_outages(lambda: self._start(start_from, start))
         return order.model_copy(update={"reference": reference, "start_dir": start_dir})
 
-    async def _wait_for_postgres(self, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def _through_outages(self, call: Callable[[], Awaitable[Result]]) -> Result:
         return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)
 
     async def _base_model(self, sha: str) -> Path:
