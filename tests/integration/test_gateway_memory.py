@@ -93,7 +93,7 @@ async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> 
 async def test_of_a_later_stage(world: World, base: BaseModelRegistered, pool: str) -> None:
     """Its files may be longer than the first one's: that is refused before the first one is trained."""
     stage = {
-        "recipe": {"method": "dpo"},
+        "recipe": {"method": "lora", "gradient_checkpointing": True},
         "training_file": (await world.upload())["id"],
         "policy": {"max_seq_length": TOO_LONG},
     }
@@ -101,7 +101,7 @@ async def test_of_a_later_stage(world: World, base: BaseModelRegistered, pool: s
     body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
     refused = (await world.ask("POST", "/fine_tuning/jobs", json=body)).json()["error"]
     assert (refused["code"], refused["param"]) == ("does_not_fit", "retune.later_stages[0].recipe")
-    assert refused["message"].startswith(f"later_stages[0]: dpo of {base.name} needs about ")
+    assert refused["message"].startswith(f"later_stages[0]: lora of {base.name} needs about ")
 
 
 async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> None:
