@@ -36,6 +36,7 @@ RETUNE = re.compile(r"(?:^|[\s`])(?:\.venv/bin/)?retune ((?:--json )?[a-z][^`\n#
 MODULE = re.compile(
     r"python (?:-u )?-m ((?:schemas|shared|services|ops|cli|deploy|bench|tests)(?:\.[a-z_]+)+)(?![\w.<])"
 )
+TEST = re.compile(r"`(tests/[a-z_/]+\.py)")
 PLACEHOLDERS = {"…", "...", "NAME"}
 
 
@@ -138,6 +139,13 @@ def test_modules_that_are_run_are_there():
             path = ROOT / name.replace(".", "/")
             if not (path / "__main__.py").exists() and not path.with_suffix(".py").exists():
                 missing.append(f"{name_of(page)}: {name}")
+    assert missing == []
+
+
+def test_tests_that_are_named_are_there():
+    """Decisions too: what holds one must be found."""
+    named = ((page, path) for page in PAGES for path in TEST.findall(page.read_text()))
+    missing = [f"{name_of(page)}: {path}" for page, path in named if not (ROOT / path).exists()]
     assert missing == []
 
 
