@@ -156,7 +156,9 @@ def _attach(model: Any, directory: Path) -> PeftModel:
     """Return the model with its adapter, proved to hold exactly the file's matrices."""
     with without_bitsandbytes(peft_layers):
         adapted = PeftModel.from_pretrained(model, directory, is_trainable=False).eval()
-    expected, loaded = load_file(directory / ADAPTER_WEIGHTS), get_peft_model_state_dict(adapted)
+    expected = load_file(directory / ADAPTER_WEIGHTS)
+    # Otherwise PEFT opens what the adapter's configuration calls its base: any path of this machine, or a hub's name.
+    loaded = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     odd = sorted(set(expected) ^ set(loaded)) or [
         name for name, value in expected.items() if not torch.equal(value.float(), loaded[name].cpu().float())
     ]
