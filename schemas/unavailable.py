@@ -34,7 +34,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "expert parallelism": (("expert_parallel", "expert_parallel_size", "ep_size"), _SHARDED),
     "building a model in slices with deepspeed": (
         ("zero_init", "zero3_init_flag", "zero3_init"),
-        "recipe.sharding.library fsdp2, whose processes read their own rows of a base model alone",
+        "recipe.sharding.library fsdp2, whose processes read only their own rows of a base model, of most families",
     ),
     "keeping deepspeed's weights in the host's memory": (
         ("offload_param", "offload_params", "offload_param_device", "fsdp_offload_params", "cpu_offload"),

@@ -61,8 +61,8 @@ def test_a_job_that_no_device_holds_is_refused_with_the_nearest_that_works(recip
 def test_a_later_stage_that_no_device_holds_is_refused_before_the_first_is_trained(windows, is_refused):
     """Its pairs are longer than the answers of the first."""
     stage = {"recipe": {"method": "dpo"}, "training_file": a_file_ref("pairs.jsonl")}
-    found = obstacles_of(a_gpu_pool(17), window=512, later_windows=windows, later_stages=(stage,))
-    final = [each for each in found if each.is_final]
+    refusals = obstacles_of(a_gpu_pool(17), window=512, later_windows=windows, later_stages=(stage,))
+    final = [each for each in refusals if each.is_final]
     assert [each.param for each in final] == ["later_stages[0].recipe"] * is_refused
     assert all(each.message.startswith("later_stages[0]: dpo of ") for each in final)
 
