@@ -43,8 +43,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@echo "installing Python packages"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes --no-deps -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes --no-deps --compile-bytecode -r requirements.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package retune -e .
+	@# Processes that open tenants' files can write no compiled code.
+	@$(BIN)/python -m compileall -q schemas services shared
 	@touch $@
 
 demo: setup ## the main job on the standard library; PRETRAIN=1 trains its base model again

@@ -93,8 +93,7 @@ class Validator:
         retry."""
         with tempfile.TemporaryDirectory(dir=self._settings.scratch_dir) as name:
             order = await self._fetch(request, Path(name))
-            order_file = write_order(Path(name), order)
-            outcome = await run_child(order_file, limit=self._settings.time_limit)
+            outcome = await run_child(order, Path(name), limit=self._settings.time_limit)
             if isinstance(outcome, LimitExceeded):
                 return Rejection(code="too_expensive", message=outcome.message, is_final=False)
             return await self._store(request, order.output, outcome)
@@ -198,8 +197,8 @@ class Validator:
         await self._objects.put_file(key, output / entry.path, sha256=entry.sha256)
 
 
-async def run_child(order: Path, *, limit: timedelta) -> Finished | LimitExceeded:
-    """Run the pipeline on an order file. Raises ChildDied."""
+async def run_child(order: WorkOrder, work_dir: Path, *, limit: timedelta) -> Finished | LimitExceeded:
+    """Run the pipeline on an order, whose outputs are within `work_dir`. Raises ChildDied."""
     outcomes: list[Finished | LimitExceeded] = []
 
     def take(message: ChildMessage) -> None:
@@ -211,17 +210,18 @@ async def run_child(order: Path, *, limit: timedelta) -> Finished | LimitExceede
     try:
         code = await carry_out(
             "services.ingest.pipeline",
-            order,
-            work_dir=order.parent,
+            write_order(work_dir, order),
+            work_dir=work_dir,
+            inputs=order.inputs,
             messages=CHILD_MESSAGE,
             on_message=take,
-            environment=ENVIRONMENT | {"TMPDIR": str(order.parent)},
+            environment=ENVIRONMENT,
             limit=limit,
         )
     except TimeoutError:
         message = f"validation took more than {limit.total_seconds():.0f} seconds"
         return LimitExceeded(resource="time", message=message)
-    return outcomes[-1] if outcomes else _silent_end(code, order.parent)
+    return outcomes[-1] if outcomes else _silent_end(code, work_dir)
 
 
 def _silent_end(code: int, work_dir: Path) -> LimitExceeded:

@@ -57,6 +57,12 @@ class TrainingOrder(Value):
     def world_size(self) -> int:
         return self.nodes * self.devices_per_node
 
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Paths of all that the training child reads."""
+        paths = (self.base_dir, self.dataset_dir, self.resume_dir, self.start_dir, self.reference)
+        return tuple(path for path in paths if path is not None)
+
 
 class Started(Value):
     """Model and data are loaded; the first step comes next."""

@@ -9,6 +9,7 @@ unless     a path: where it exists, nothing starts
 pid_file   is created with "<pid> <start time>"; where it exists already, nothing starts
 exit_file  gets the exit code, as a shell reports it. Its name may hold variables of the environment, as {LOCAL_RANK}.
            This process then stays, and SIGTERM is for the program alone.
+files      arguments of `confine_files`: the program and all that it starts have these files alone
 """
 
 import ctypes
@@ -20,6 +21,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from shared.confinement import confine_files
 from shared.files import create_whole, write_whole
 
 PR_SET_PDEATHSIG = 1
@@ -44,6 +46,8 @@ def main() -> None:
         sys.exit(NOT_STARTED)
     if "pid_file" in options and not create_whole(Path(options["pid_file"]), own_identity()):
         sys.exit(NOT_STARTED)
+    if "files" in options:
+        confine_files(**options["files"])
     if "exit_file" not in options:
         os.execvp(command[0], command)  # noqa: S606 - becoming the program is what this is for
     code = run(command)

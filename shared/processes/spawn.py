@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +19,17 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 def launched(command: Sequence[str], **options: Any) -> list[str]:
     """Return the command line that starts `command` with these options of `launch.py`."""
     return [sys.executable, "-I", str(LAUNCH), json.dumps(options), *command]
+
+
+def own_files(
+    writes: Sequence[Path], reads: Iterable[Path] = (), *, has_peers: bool = False
+) -> dict[str, Any]:
+    """Return the option `files`: the program has these alone beside the system's (`confine_files`)."""
+    return {
+        "writes": [str(path.absolute()) for path in writes],
+        "reads": [str(path.absolute()) for path in reads],
+        "has_peers": has_peers,
+    }
 
 
 def ending_with_us(command: Sequence[str], number: signal.Signals, **options: Any) -> list[str]:
@@ -62,13 +73,15 @@ class Detached:
         log: str,
         unless: str | None = None,
         exit_file: str | None = None,
+        files: Mapping[str, Any] | None = None,
     ) -> None:
         """Start a process that writes <folder>/pid itself and appends its output to <folder>/<log>.
 
-        Nothing starts where there is a pid file already, or a file `unless`; `exit_file` gets the exit code.
+        Nothing starts where there is a pid file already, or a file `unless`; `exit_file` gets the exit code; `files`
+        are the program's own (`own_files`).
         """
-        paths = {"unless": unless, "exit_file": exit_file}
-        options = {name: path for name, path in paths.items() if path is not None}
+        given = {"unless": unless, "exit_file": exit_file, "files": files}
+        options = {name: value for name, value in given.items() if value is not None}
         argv = launched(command, folder=str(folder), pid_file="pid", **options)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         actions = [

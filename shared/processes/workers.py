@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from shared.processes.environment import inherited
-from shared.processes.spawn import ending_with_us, start
+from shared.processes.spawn import ending_with_us, own_files, start
 
 Message = TypeVar("Message")
 
@@ -26,6 +26,7 @@ async def carry_out(
     argument: Path,
     *,
     work_dir: Path,
+    inputs: Iterable[Path],
     messages: TypeAdapter[Message],
     on_message: Callable[[Message], None],
     environment: Mapping[str, str],
@@ -34,11 +35,13 @@ async def carry_out(
 ) -> int:
     """Run `python -m <module> <argument>` in `work_dir` to its end, and return its exit code.
 
-    Its standard error is the file ERRORS there. Raises TimeoutError after the limit, or if the process is silent for
-    too long, and ValueError for a line that is no message; the process and its group are gone then.
+    It writes files there alone, reads these and `inputs`, and opens no TCP connection. Its standard error is the file
+    ERRORS there. Raises TimeoutError after the limit, or if the process is silent for too long, and ValueError for a
+    line that is no message; the process and its group are gone then.
     """
-    own = {"PYTHONPATH": str(REPOSITORY), "HOME": str(work_dir), "HF_HUB_OFFLINE": "1"}
-    command = ending_with_us([sys.executable, "-P", "-m", module, str(argument)], signal.SIGKILL)
+    own = {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-P", "-m", module, str(argument)]
+    command = ending_with_us(command, signal.SIGKILL, files=own_files([work_dir], inputs))
     with (work_dir / ERRORS).open("wb") as errors:
         process = await start(
             command,

@@ -20,7 +20,6 @@ from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
 from services.ingest.clients import run_child
 from services.ingest.pipeline.order import Finished, LimitExceeded, Limits, SourceFile, WorkOrder
 from services.ingest.report import DatasetReport, FileReport
-from shared.processes.orders import write_order
 from shared.processes.workers import REPOSITORY
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
@@ -141,8 +140,7 @@ def _spec(paths: dict[str, Path], changes: dict[str, Any]) -> DatasetSpec:
 
 
 async def carry_out(order: WorkOrder, *, seconds: float = 300) -> Finished | LimitExceeded:
-    path = write_order(order.output.parent, order)
-    return await run_child(path, limit=timedelta(seconds=seconds))
+    return await run_child(order, order.output.parent, limit=timedelta(seconds=seconds))
 
 
 class Made:

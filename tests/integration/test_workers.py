@@ -33,6 +33,7 @@ async def run(
         "tests.integration.worker",
         write_order(folder, Deed(does=does)),
         work_dir=folder,
+        inputs=[REPOSITORY / "tests"],
         messages=TypeAdapter(Word),
         on_message=on_message,
         environment={"OMP_NUM_THREADS": "1"},

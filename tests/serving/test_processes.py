@@ -17,11 +17,21 @@ from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
 from shared.processes.identity import Identity
+from tests.landlock import landlock
 
 # Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
 SCRIPT = """
 import ctypes, json, os, subprocess, sys, time
 json.dump(dict(os.environ), open("environment.json.draft", "w"))
+
+def is_read(path):
+    try:
+        return bool(open(path).read(1))
+    except OSError:
+        return False
+
+paths = ("management-key", "../../keys/neighbour", "../../keys/" + os.path.basename(os.getcwd()))
+json.dump({path: is_read(path) for path in paths}, open("reads.json", "w"))
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
 json.dump({"leader": os.getpid(), "engine": engine.pid}, open("processes.json.draft", "w"))
 for name in ("environment.json", "processes.json"):
@@ -97,6 +107,16 @@ async def test_it_gets_its_keys_digests_and_none_of_our_secrets(backend, monkeyp
     assert environment["RETUNE_STACK"] == "mark"
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in environment
+
+
+@pytest.mark.skipif(landlock() == 0, reason="the kernel has no Landlock")
+async def test_it_reads_no_neighbours_key(backend, tmp_path):
+    """Nor its own inference key: of both keys it needs the digests."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/neighbour").write_text("key")
+    await started(backend)
+    reads = json.loads((backend.folder(ID) / "reads.json").read_text())
+    assert reads == {"management-key": True, "../../keys/neighbour": False, f"../../keys/{ID}": False}
 
 
 async def test_each_start_has_a_key_of_its_own_that_only_we_can_read(backend, tmp_path):

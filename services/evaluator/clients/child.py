@@ -49,6 +49,7 @@ class ScoringChild:
                 SCORING,
                 write_order(work_dir, order),
                 work_dir=work_dir,
+                inputs=order.inputs,
                 messages=REPORT,
                 on_message=take,
                 environment={"OMP_NUM_THREADS": str(self._threads)} if self._threads else {},

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -108,6 +109,13 @@ class WorkOrder(Limits):
     template_sha256: Sha256
     candidate: Candidate
     parts: tuple[AnyPart, ...]
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Paths of all that the scoring child reads."""
+        examples = (part.examples_path for part in self.parts if isinstance(part, BenchmarkPart))
+        paths = (self.base_path, self.candidate.path, *(part.path for part in self.parts), *examples)
+        return tuple(Path(path) for path in paths if path is not None)
 
 
 class ItemScore(Value):

@@ -50,6 +50,12 @@ class WorkOrder(Value):
     workers: Count = 1
 
     @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Paths of all that the validating process reads."""
+        paths = (self.tokenizer, self.training, self.validation, self.holdout, self.safety_mix)
+        return (*(path for path in paths if path is not None), *(source.path for source in self.sources))
+
+    @property
     def max_seq_length(self) -> int:
         asked = self.spec.policy.max_seq_length
         return min(WINDOW_TOKENS, self.context_tokens) if asked == "auto" else asked

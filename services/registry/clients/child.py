@@ -28,6 +28,8 @@ async def answer_of(module: str, directory: Path, kind: type[Answer], *, limit: 
             module,
             directory,
             work_dir=work_dir,
+            # A folder with a training template of ours has links to the model's own files, which are elsewhere.
+            inputs=[directory, *(path.resolve() for path in directory.iterdir())],
             messages=TypeAdapter(kind),
             on_message=answers.append,
             environment={"OMP_NUM_THREADS": "1"},

@@ -27,7 +27,7 @@ from shared.ports import free_port
 from shared.processes.ending import kill_all
 from shared.processes.environment import inherited
 from shared.processes.identity import Identity, marked
-from shared.processes.spawn import Detached
+from shared.processes.spawn import Detached, own_files
 from shared.processes.tail import last_lines
 
 HOST = "127.0.0.1"
@@ -119,6 +119,8 @@ class Engine:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.one_process else "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_HOST_IP": HOST,
+            # Of sockets between its processes, whose paths may have 107 characters: in the replica's folder.
+            "VLLM_RPC_BASE_PATH": ".",
             "GLOO_SOCKET_IFNAME": "lo",
             "HF_HUB_OFFLINE": "1",
         }
@@ -190,12 +192,17 @@ class LocalBackend:
         start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
         write_whole(folder / "replica.json", json.dumps(start))
         environment = self._environment(folder) | digests
-        self._detached.start(self._engine.argv(spec, port), folder, environment=environment, log="log")
+        writes = [folder]
+        if cache_dir := self._engine.cache_dir:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            writes.append(cache_dir)
+        files = own_files(writes, [spec.model_dir], has_peers=True)
+        argv = self._engine.argv(spec, port)
+        self._detached.start(argv, folder, environment=environment, log="log", files=files)
 
     def _environment(self, folder: Path) -> dict[str, str]:
         return {
             **inherited(),
-            "HOME": str(folder),
             **self._engine.environment(),
             # vLLM imports the guard and its extension from here.
             "PYTHONPATH": str(Path(guard.__file__).parents[3]),

@@ -63,8 +63,7 @@ def argv_of(settings: Settings, start: StartTraining) -> list[str]:
 
 
 def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
-    """Return the environment of the child, without a key: it talks to nobody but its peers. It runs as our user, so
-    this is no wall against it."""
+    """Return the environment of the child, without a key: it talks to nobody but its peers."""
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
     name, _, value = mark(settings.node_id).partition("=")
     return {
@@ -98,7 +97,11 @@ class Child:
     @classmethod
     async def start(cls, settings: Settings, start: StartTraining, order: TrainingOrder) -> "Child":
         write_order(settings.work_dir, order)
-        process = await spawn.start(argv_of(settings, start), environment=environment_of(settings, start))
+        argv = argv_of(settings, start)
+        if settings.child_argv is None:
+            files = spawn.own_files([settings.work_dir], order.inputs, has_peers=True)
+            argv = spawn.launched(argv, files=files)
+        process = await spawn.start(argv, environment=environment_of(settings, start))
         is_torchrun = needs_torchrun(settings, start)
         return cls(settings.work_dir, settings.node_id, process, is_torchrun, start.steps_before)
 

@@ -42,7 +42,8 @@ class Settings(BaseSettings):
     omp_num_threads: PositiveInt | None = None
     """Number of CPU threads of each training process. None: the machine's cores divided by its devices."""
     child_argv: tuple[str, ...] | None = None
-    """Command that is started instead of the training processes, with the work directory as the last argument."""
+    """Command that is started instead of the training processes, with the work directory as the last argument. It has
+    all files of the runner's user."""
 
     heartbeat_every: timedelta = timedelta(seconds=5)
     fence_after: timedelta = timedelta(seconds=15)

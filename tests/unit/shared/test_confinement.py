@@ -4,17 +4,26 @@ import ctypes
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from shared.confinement import (
+    CAP_PERFMON,
+    CAP_SYS_ADMIN,
+    CAP_SYS_PTRACE,
+    PR_CAPBSET_DROP,
+)
+from shared.processes.spawn import launched, own_files
+from tests.landlock import landlock
+
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534
-PR_CAPBSET_DROP = 24
-CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 """Everybody may start it; the virtual environment's may lie in a folder that is closed to other users."""
 
@@ -97,3 +106,109 @@ class TestAChildOfTheSameUser:
 def test_root_with_all_its_capabilities_reads_it_all_the_same():
     """The limit that docs/security.md names."""
     assert read_by_child("private", None)["environ"]
+
+
+CONFINED = """
+import json, os, signal, socket, subprocess, sys, tempfile
+from pathlib import Path
+home, work, (server, service) = Path(sys.argv[1]), Path(sys.argv[1], "work"), json.loads(sys.argv[2])
+
+def can(act):
+    try:
+        return act() is not False
+    except OSError:
+        return False
+
+def by_program(code):
+    return subprocess.run([sys.executable, "-c", code], env={}, stderr=subprocess.DEVNULL).returncode == 0
+
+print(json.dumps({
+    "reads an input": can((home / "input/file").read_bytes),
+    "reads one file": can((home / "one").read_bytes),
+    "writes in its directory": can(lambda: (work / "new").write_text("x") and (work / "new").rename(work / "newer")),
+    "writes a temporary file": can(lambda: tempfile.TemporaryFile().write(b"x")),
+    "starts a program": by_program("pass"),
+    "reads of devices": can(lambda: os.urandom(1) and Path("/dev/urandom").open("rb").read(1)),
+    "writes an input": can(lambda: (home / "input/file").write_text("x")),
+    "reads a login": can((home / "login").read_bytes),
+    "follows a link": can((work / "link").read_bytes),
+    "links into its directory": can(lambda: os.link(home / "login", work / "linked") or (work / "linked").read_bytes()),
+    "reads a login by a program": by_program(f"open({str(home / 'login')!r}).read()"),
+    "lists what is beside": can(lambda: os.listdir(home)),
+    "writes beside": can(lambda: (home / "new").write_text("x")),
+    "removes": can((home / "login").unlink),
+    "reads an environment": can(Path(f"/proc/{service}/environ").read_bytes),
+    "reads a memory": can(lambda: Path(f"/proc/{service}/mem").open("rb").close()),
+    "signals": can(lambda: os.kill(service, 0)),
+    "connects": can(lambda: socket.create_connection(tuple(server), 5).close()),
+}))
+"""
+OWN_FILES = {
+    "reads an input",
+    "reads one file",
+    "writes in its directory",
+    "writes a temporary file",
+    "starts a program",
+    "reads of devices",
+}
+
+
+def inputs(home: Path) -> list[Path]:
+    return [home / "input", home / "one"]
+
+
+def done_in(home: Path, **files: Any) -> set[str]:
+    """Return what a process does with files, a service and a server beside its own; `files` go to `own_files`."""
+    for name in ("work", "input"):
+        (home / name).mkdir()
+    for name in ("input/file", "one", "login"):
+        (home / name).write_text("text")
+    (home / "work/link").symlink_to(home / "login")
+    service = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            options = {"files": own_files([home / "work"], **files)} if files else {}
+            others = json.dumps([server.getsockname(), service.pid])
+            child = subprocess.run(
+                launched([sys.executable, "-c", CONFINED, str(home), others], **options),
+                env={"PYTHONPATH": str(ROOT)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+    finally:
+        service.communicate(b"\n")
+    assert child.returncode == 0, child.stderr
+    return {act for act, is_done in json.loads(child.stdout).items() if is_done}
+
+
+@pytest.mark.skipif(landlock() < 6, reason="the kernel's Landlock has no scopes")
+class TestAProcessThatIsConfined:
+    def test_has_its_own_files_alone(self, tmp_path):
+        assert done_in(tmp_path, reads=inputs(tmp_path)) == OWN_FILES
+
+    def test_reaches_its_peers_where_it_has_some(self, tmp_path):
+        assert done_in(tmp_path, reads=inputs(tmp_path), has_peers=True) == OWN_FILES | {"connects"}
+
+    def test_would_have_all_of_them_otherwise(self, tmp_path):
+        """Or the tests above would show nothing."""
+        others = {"writes an input", "reads a login", "follows a link", "removes", "signals", "connects"}
+        assert OWN_FILES | others | {"reads an environment"} <= done_in(tmp_path)
+
+
+def test_without_landlock_a_process_works_and_a_warning_names_what_is_open(tmp_path):
+    code = (
+        "import shared.confinement as confinement\n"
+        "confinement.CREATE_RULESET = 1_000_000\n"
+        f"confinement.confine_files([{str(tmp_path)!r}], [])\n"
+        f"print(len(open({__file__!r}).read()) > 0)\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.stdout == "True\n"
+    assert "all files of this user are open to this process: no Landlock" in child.stderr

@@ -1,11 +1,16 @@
 """The environment of a training child, which runs on data of tenants."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from schemas.base import DatasetRef
 from schemas.specification import Recipe
 from schemas.training import Member, StartTraining
-from services.trainer_agent.runner.child import argv_of, environment_of, mark
+from services.trainer_agent.protocol import TrainingOrder
+from services.trainer_agent.runner.child import Child, argv_of, environment_of, mark
 from services.trainer_agent.runner.settings import Settings
 from tests.builders import a_sha
 from tests.unit.shared.environments import NEEDED, SECRETS
@@ -84,3 +89,27 @@ def test_only_processes_that_meet_others_start_through_torchrun(environment, nod
     start = START.model_copy(update={"nodes": nodes, "devices_per_node": devices})
     argv = argv_of(Settings(), start)
     assert (argv[2], argv[-1]) == (launcher, "work")
+
+
+async def test_it_has_its_work_directory_and_the_inputs_of_its_order(environment, monkeypatch, tmp_path):
+    commands: list[list[str]] = []
+
+    async def start(command: list[str], **_: Any) -> None:
+        commands.append(command)
+
+    monkeypatch.setattr("shared.processes.spawn.start", start)
+    monkeypatch.setenv("RUNNER_WORK_DIR", str(tmp_path))
+    order = TrainingOrder(
+        job_id=START.job_id,
+        attempt=START.attempt,
+        recipe=START.recipe,
+        base_dir=Path("/base"),
+        dataset_dir=Path("/dataset"),
+        resume_dir=Path("/bundle"),
+        base_sha=START.base_sha,
+        dataset_version=START.dataset.version,
+        config_hash=START.config_hash,
+    )
+    await Child.start(Settings(), START, order)
+    files = json.loads(commands[0][3])["files"]
+    assert files == {"writes": [str(tmp_path)], "reads": ["/base", "/dataset", "/bundle"], "has_peers": True}
