@@ -11,7 +11,8 @@ from pathlib import Path
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
 
 
 def serve(options: dict[str, str]) -> None:
@@ -55,7 +56,7 @@ def control() -> None:
     class StandInSettings(Settings):
         @property
         def engine(self) -> Engine:
-            return StandIn(max_loras=self.max_loras)
+            return StandIn(max_loras=self.max_loras, reads=(ROOT / "tests", ROOT / "bench"))
 
     app.build(StandInSettings()).run()
 

@@ -70,6 +70,8 @@ class Engine:
     """Threads of arithmetic; None lets torch decide."""
     cache_dir: Path | None = None
     """Folder of what vLLM found out about architectures; where it is empty, that takes a third of a start."""
+    reads: tuple[Path, ...] = ()
+    """Paths that a replica reads beside its model, its own folder and the system's files."""
 
     def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
         options = [
@@ -196,7 +198,7 @@ class LocalBackend:
         if cache_dir := self._engine.cache_dir:
             cache_dir.mkdir(parents=True, exist_ok=True)
             writes.append(cache_dir)
-        files = own_files(writes, [spec.model_dir], has_peers=True)
+        files = own_files(writes, [spec.model_dir, *self._engine.reads], has_peers=True)
         argv = self._engine.argv(spec, port)
         self._detached.start(argv, folder, environment=environment, log="log", files=files)
 
