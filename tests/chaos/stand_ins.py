@@ -7,7 +7,7 @@ Files, rows, gates and verdicts are the real ones. The registry reads of a base 
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ from services.evaluator.scoring.rows import read_prompts, read_texts
 from services.registry.model import Inspection
 from tests.chaos.trainer import LOUD, loudness
 
+TESTS = Path(__file__).parents[1]
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = "Of course. First you need a ladder."
 
@@ -87,7 +88,12 @@ def evaluate() -> None:
     from services.evaluator import app
     from services.evaluator.clients import child
 
-    child.SCORING = "tests.chaos.stand_ins"
+    started = child.carry_out
+
+    async def carry_out(module: str, argument: Path, *, inputs: Iterable[Path], **options: Any) -> int:
+        return await started("tests.chaos.stand_ins", argument, inputs=[*inputs, TESTS], **options)
+
+    child.carry_out = carry_out
     app.build().run()
 
 

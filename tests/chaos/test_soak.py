@@ -64,6 +64,7 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
     after = whole.memory()
     tell(load, nemesis, rest_seconds, snapshot, at_rest=at_rest, after=after)
     assert len(snapshot.jobs) >= SECONDS / 20, "the load was no load"
+    assert any(each.outcome == "ready" for each in snapshot.generations), "nothing was ever served"
     assert len(nemesis.struck) >= MIN_STRUCK * len(nemesis.blows), "the faults were no faults"
     if is_full():
         seldom = too_few(nemesis.struck, nemesis.blows, seconds=SECONDS)
