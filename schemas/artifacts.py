@@ -188,7 +188,8 @@ class ReferenceManifest(Value):
 class BundleManifest(Value):
     """`checkpoints/<job>/<attempt>/<step>/manifest.json`. What a run needs to continue exactly.
 
-    Parts: `model/*` (adapter_model.safetensors + adapter_config.json, or model.safetensors, each whole),
+    Parts: `model/*` (adapter_model.safetensors + adapter_config.json, or model.safetensors; a full model that several
+    processes write is in a file of each, with model.safetensors.index.json), each tensor whole,
     `optimizer/*.safetensors` in slices, `state.json` (scheduler, sampler position, digest of consumed examples,
     expected next batch), `rng/rank-<r>.safetensors`.
     """

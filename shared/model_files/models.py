@@ -1,7 +1,7 @@
 """Check that a directory is a base model, or a full model of one: no code, no pickle, each tensor once."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,12 @@ def read_base(directory: Path) -> tuple[Tensor, ...]:
     return read_shards(directory, names)
 
 
-def read_shards(directory: Path, names: Iterable[str]) -> tuple[Tensor, ...]:
+def read_shards(
+    directory: Path, names: Collection[str], *, dtypes: frozenset[str] = BASE_DTYPES
+) -> tuple[Tensor, ...]:
     """Return the tensors of these files, each in one file, the index's if there is one. Raises BadModel."""
     shards = {
-        name: read_tensors(directory / name, dtypes=BASE_DTYPES)
-        for name in names
-        if name.endswith(WEIGHTS_SUFFIX)
+        name: read_tensors(directory / name, dtypes=dtypes) for name in names if name.endswith(WEIGHTS_SUFFIX)
     }
     files: dict[str, str] = {}
     for file, tensors in shards.items():
@@ -55,20 +55,26 @@ def read_shards(directory: Path, names: Iterable[str]) -> tuple[Tensor, ...]:
 
 
 def check_full(directory: Path, base: Shapes, base_digests: Mapping[str, str]) -> None:
-    """Raise BadModel unless a full model is its weights, and the base model's other files byte for byte.
+    """Raise BadModel unless a full model is its weights, with an index where they are in several files, and the base
+    model's other files byte for byte.
 
     base_digests: sha256 of the base model's files.
     """
     _require_plain_files(directory)
-    weights = [str(path.relative_to(directory)) for path in sorted(directory.rglob(f"*{WEIGHTS_SUFFIX}"))]
-    if weights != [FULL_WEIGHTS]:
-        raise BadModel(f"weights in {', '.join(weights) or 'no file'}, expected {FULL_WEIGHTS} alone")
+    names = [str(path.relative_to(directory)) for path in sorted(directory.rglob("*")) if path.is_file()]
+    weights = [name for name in names if name.endswith(WEIGHTS_SUFFIX)]
+    if weights != [FULL_WEIGHTS] and INDEX not in names:
+        listed = ", ".join(weights) or "no file"
+        raise BadModel(f"weights in {listed}, expected {FULL_WEIGHTS} alone, or {INDEX} beside several")
     if not (directory / CONFIG).is_file():
         raise BadModel(f"no {CONFIG}, expected the base model's")
     for name, digest in digests_beside_weights(directory).items():
-        if base_digests.get(name) != digest:
+        if name != INDEX and base_digests.get(name) != digest:
             raise BadModel(f"{name}: expected the base model's file of that name, byte for byte")
-    _check_shapes(shapes_of(read_tensors(directory / FULL_WEIGHTS, dtypes=TRAINED_DTYPES)), base)
+    shapes = shapes_of(read_shards(directory, names, dtypes=TRAINED_DTYPES))
+    if INDEX in names and (unlisted := shapes.keys() - read_object(directory / INDEX)["weight_map"].keys()):
+        raise BadModel(f"{INDEX}: tensor {min(unlisted)[:120]!r} is missing")
+    _check_shapes(shapes, base)
 
 
 def digests_beside_weights(directory: Path) -> dict[str, str]:

@@ -4,12 +4,14 @@ and run in order."""
 import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
 from services.serving_controller.clients.files import ModelFiles
@@ -43,8 +45,24 @@ async def first(rig: Rig) -> Servable:
     return await rig.an_adapter(1, use_rslora=True)
 
 
-async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, record_property):
-    full_dir = rig.base_dir
+def in_two_files(base_dir: Path, directory: Path) -> Path:
+    """The same model with its weights in two files, as two training processes write it."""
+    shutil.copytree(base_dir, directory)
+    tensors = load_file(base_dir / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    names = list(tensors)
+    weight_map = {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in part}, directory / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    return directory
+
+
+async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, tmp_path, record_property):
+    full_dir = in_two_files(rig.base_dir, tmp_path / "full")
     full_digest = await rig.store(full_dir, "full")
     full = Servable(
         "mv-f", f"ft:tiny:acme:full:{full_digest[:8]}", "full", full_digest, "tiny", rig.base_sha, 0

@@ -1,5 +1,6 @@
 """Small real jobs for the training child: a tiny base model, a packed dataset, orders, and ways to run them."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import psutil
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
 
 from schemas.artifacts import BundleManifest, DatasetCounts, DatasetManifest, FileEntry
 from schemas.base import DeviceKind
@@ -299,9 +301,20 @@ def rewrite_manifest(bundle: Path) -> None:
 
 
 def model_sha256(saved: Saved) -> str:
-    [entry] = [e for e in saved.parts if e.path.startswith("model/") and e.path.endswith(".safetensors")]
-    assert sha256_of(saved.directory / entry.path) == entry.sha256
-    return entry.sha256
+    """Digest over a bundle's model, in however many files; this node's are there."""
+    entries = [e for e in saved.parts if e.path.startswith("model/") and e.path.endswith(".safetensors")]
+    assert entries
+    assert all(sha256_of(saved.directory / entry.path) == entry.sha256 for entry in entries)
+    parts = sorted((e.path, e.sha256) for e in saved.all_parts or saved.parts if e.path.startswith("model/"))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def model_weights(bundle: Path) -> dict[str, torch.Tensor]:
+    """A bundle's trained tensors, each in one of its files."""
+    paths = sorted((bundle / "model").glob("*.safetensors"))
+    tensors = {name: tensor for path in paths for name, tensor in load_file(path).items()}
+    assert len(tensors) == sum(len(load_file(path)) for path in paths)
+    return tensors
 
 
 def _write_part(directory: Path, name: str, windows: Sequence[Sequence[Tokens]]) -> FileEntry:

@@ -31,7 +31,15 @@ from services.trainer_agent.training.sharding.fsdp2 import spread
 from services.trainer_agent.training.step import _gradient
 from services.trainer_agent.training.stop import StopRequest
 from tests.families import FAMILIES, build_family
-from tests.training.jobs import a_recipe, a_work_dir, an_order, model_sha256, reports_in, reports_of
+from tests.training.jobs import (
+    a_recipe,
+    a_work_dir,
+    an_order,
+    model_sha256,
+    model_weights,
+    reports_in,
+    reports_of,
+)
 from tests.training.ranks import in_each_rank, run_gang
 
 T = TypeVar("T")
@@ -234,7 +242,7 @@ def test_a_bundle_of_two_nodes_has_each_value_once_and_is_resumed_exactly(of_nod
         for rank in range(4)
     ]
     assert [bool(index.slices) for index in indices] == [True, True, False, False]
-    weights = load_file(bundle / "model" / "model.safetensors")
+    weights = model_weights(bundle)
     covered = Counter({each.tensor: math.prod(each.shape) for each in indices[0].slices})
     covered.update({each.tensor: math.prod(each.shape) for each in indices[1].slices})
     assert covered == {name: weight.numel() for name, weight in weights.items()}

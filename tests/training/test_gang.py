@@ -38,6 +38,7 @@ from tests.training.jobs import (
     end_all,
     log_in,
     model_sha256,
+    model_weights,
     reports_in,
     reports_of,
     start_gang_node,
@@ -82,8 +83,7 @@ def one_process(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
 
 
 def weights_of(saved: Saved) -> dict[str, torch.Tensor]:
-    [path] = (saved.directory / "model").glob("*.safetensors")
-    return load_file(path)
+    return model_weights(saved.directory)
 
 
 def assert_close(actual: Saved, expected: Saved, *, atol: float) -> None:

@@ -28,6 +28,7 @@ from tests.training.jobs import (
     an_order,
     as_bundle,
     model_sha256,
+    model_weights,
     reports_in,
     reports_of,
 )
@@ -88,8 +89,7 @@ def norms(reports: tuple[Report, ...]) -> list[float]:
 
 
 def weights(saved: Saved) -> dict:
-    [path] = (saved.directory / "model").glob("*.safetensors")
-    return load_file(path)
+    return model_weights(saved.directory)
 
 
 def assert_close(actual: Saved, expected: Saved) -> None:

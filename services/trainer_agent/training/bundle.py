@@ -1,7 +1,8 @@
 """The files of a bundle: how they are written, and the small records among them.
 
-`model/*` is what can be served. `optimizer/rank-<r>.safetensors` holds slices, and `optimizer/rank-<r>.json` says of
-which tensor and where, so that any number of processes can read them. safetensors and JSON alone.
+`model/*` is what can be served: one file of weights, or one of each rank and an index. In `optimizer`,
+`rank-<r>.safetensors` holds slices, and `rank-<r>.json` says of which tensor and where, so that any number of
+processes can read them. safetensors and JSON alone.
 """
 
 import hashlib
@@ -20,7 +21,8 @@ from schemas.artifacts import FileEntry
 from schemas.base import Count, Sha256, Step, Value
 from schemas.layout import MANIFEST, TRAINING_TEMPLATE
 from schemas.specification import Recipe, Weights
-from services.trainer_agent.training.base_files import as_base_files
+from services.trainer_agent.training.base_files import as_base_files, weight_map
+from services.trainer_agent.training.shards import Shard, Shards
 from services.trainer_agent.training.slices import Slice
 from services.trainer_agent.training.snapshot import Snapshot
 from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations
@@ -31,7 +33,9 @@ MODEL_FILE: Mapping[Weights, str] = {
     "full": "model/model.safetensors",
 }
 _SERVED_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
-_NOT_SERVED = frozenset({MANIFEST, TRAINING_TEMPLATE, "model.safetensors.index.json"})
+INDEX = "model/model.safetensors.index.json"
+"""Names the file of each tensor where several ranks write a full model."""
+_NOT_SERVED = frozenset({MANIFEST, TRAINING_TEMPLATE, Path(INDEX).name})
 
 
 class BundleState(Value):
@@ -81,11 +85,10 @@ class RankIndex(Value):
 class ModelFiles:
     """Files that lie beside the weights so that they can be served."""
 
-    weights: str
     texts: Mapping[str, str]
     copies: Mapping[str, Path]
     as_written: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict
-    """Function that brings the trained tensors into the form of the file of weights."""
+    """Function that brings the trained tensors of this rank's shard into the form of its file."""
 
 
 def adapter_files(config: Any, base_sha: str) -> ModelFiles:
@@ -95,17 +98,24 @@ def adapter_files(config: Any, base_sha: str) -> ModelFiles:
     # PEFT leaves an empty list behind where a model has experts; nothing is what a plain adapter has.
     fields["target_parameters"] = config.target_parameters or None
     text = json.dumps(fields, indent=2, sort_keys=True, default=sorted) + "\n"
-    return ModelFiles(MODEL_FILE["adapter"], {"model/adapter_config.json": text}, {})
+    return ModelFiles({"model/adapter_config.json": text}, {})
 
 
-def full_model_files(base_dir: Path, model: Any) -> ModelFiles:
+def full_model_files(base_dir: Path, model: Any, shards: Shards, rank: int) -> ModelFiles:
     """Return the files of a full model. `model` was loaded from `base_dir`."""
     copies = {
         f"model/{path.name}": path
         for path in sorted(base_dir.iterdir())
         if path.suffix in _SERVED_SUFFIXES and path.name not in _NOT_SERVED
     }
-    return ModelFiles(MODEL_FILE["full"], {}, copies, lambda tensors: as_base_files(model, tensors, base_dir))
+    if len(shards) == 1:
+        return ModelFiles({}, copies, lambda tensors: as_base_files(model, tensors, base_dir))
+    files = weight_map(model, shards, base_dir)
+    index = json.dumps({"metadata": {}, "weight_map": files}, indent=2, sort_keys=True) + "\n"
+    own = {name for name, file in files.items() if rank in shards and Path(shards[rank].path).name == file}
+    return ModelFiles(
+        {INDEX: index}, copies, lambda tensors: as_base_files(model, tensors, base_dir, only=own)
+    )
 
 
 def write_rank_files(
@@ -127,12 +137,14 @@ def write_rank_files(
     ]
 
 
-def write_shared_files(
-    snapshot: Snapshot, directory: Path, *, state: BundleState, files: ModelFiles
-) -> list[FileEntry]:
+def write_shard(snapshot: Snapshot, directory: Path, *, shard: Shard, files: ModelFiles) -> FileEntry:
+    """Write this rank's share of the model's weights."""
+    return _write_tensors(directory, shard.path, files.as_written(snapshot.model))
+
+
+def write_shared_files(directory: Path, *, state: BundleState, files: ModelFiles) -> list[FileEntry]:
     """Write what global rank 0 writes for all."""
     return [
-        _write_tensors(directory, files.weights, files.as_written(snapshot.model)),
         *(_write_text(directory, path, text) for path, text in files.texts.items()),
         *(_copy_file(directory, path, source) for path, source in files.copies.items()),
         _write_text(directory, STATE, state.model_dump_json()),

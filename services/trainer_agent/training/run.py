@@ -19,7 +19,7 @@ from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import Schedule
 from services.trainer_agent.training.sharding.interface import Sharding
-from services.trainer_agent.training.start import Shapes
+from services.trainer_agent.training.slices import Shapes
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.utilisation import Meter
 from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations

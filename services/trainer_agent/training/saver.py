@@ -11,17 +11,21 @@ from schemas.artifacts import FileEntry
 from schemas.training import BundleMetrics
 from services.trainer_agent.protocol import Best, BundleKind, Saved, bundle_dir
 from services.trainer_agent.training.bundle import (
+    MODEL_FILE,
     BundleState,
     ModelFiles,
     adapter_files,
     full_model_files,
     write_rank_files,
+    write_shard,
     write_shared_files,
 )
 from services.trainer_agent.training.environment import environment_of
 from services.trainer_agent.training.run import Run
+from services.trainer_agent.training.shards import Shards, shards_of
 from services.trainer_agent.training.snapshot import NOTHING, Snapshot, take_snapshot
 from services.trainer_agent.training.step import next_loss
+from shared.causal_models import converts_names
 from shared.failpoints import failpoint
 
 _ENTRIES = TypeAdapter(list[FileEntry])
@@ -41,6 +45,10 @@ class Saver:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        kind = run.order.recipe.kind
+        # Files of such a model have other tensors than it has, made of several.
+        is_alone = kind == "adapter" or converts_names(run.network.causal_lm)
+        self._shards = shards_of(run.trained, MODEL_FILE[kind], num_writers=1 if is_alone else run.world.size)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bundle")
         self._in_flight: _InFlight | None = None
         self._snapshot = NOTHING
@@ -77,11 +85,13 @@ class Saver:
         assert not self.is_busy, "one bundle at a time"
         run = self._run
         state = _state_of(run)
-        self._snapshot = snapshot = take_snapshot(run.sharding, run.world, memory_of=self._snapshot)
+        self._snapshot = snapshot = take_snapshot(
+            run.sharding, run.world, self._shards, memory_of=self._snapshot
+        )
         failpoint("trainer.save.begin")
         self._last_step, self._last_time = run.step, time.monotonic()
         self._best_step = run.validations.best_step
-        entries = self._writer.submit(_write, run, snapshot, state)
+        entries = self._writer.submit(_write, run, snapshot, state, self._shards)
         metrics = BundleMetrics(train_loss=run.last_loss)
         self._in_flight = _InFlight(run.step, kind, metrics, run.best, entries)
 
@@ -146,17 +156,20 @@ def _state_of(run: Run) -> BundleState:
     )
 
 
-def _write(run: Run, snapshot: Snapshot, state: BundleState) -> list[FileEntry]:
-    directory = bundle_dir(run.work_dir, state.step)
+def _write(run: Run, snapshot: Snapshot, state: BundleState, shards: Shards) -> list[FileEntry]:
+    directory, rank = bundle_dir(run.work_dir, state.step), run.world.rank
     entries = write_rank_files(
-        snapshot, directory, rank=run.world.rank, updates=state.step, is_copy=run.sharding.is_copy
+        snapshot, directory, rank=rank, updates=state.step, is_copy=run.sharding.is_copy
     )
-    if run.world.rank == 0:
-        entries += write_shared_files(snapshot, directory, state=state, files=_files_beside(run))
+    files = _files_of(run, shards)
+    if rank in shards:
+        entries.append(write_shard(snapshot, directory, shard=shards[rank], files=files))
+    if rank == 0:
+        entries += write_shared_files(directory, state=state, files=files)
     return entries
 
 
-def _files_beside(run: Run) -> ModelFiles:
+def _files_of(run: Run, shards: Shards) -> ModelFiles:
     if run.order.recipe.kind == "adapter":
         return adapter_files(run.network.model.peft_config["default"], run.order.base_sha)
-    return full_model_files(run.order.base_dir, run.network.causal_lm)
+    return full_model_files(run.order.base_dir, run.network.causal_lm, shards, run.world.rank)

@@ -1,5 +1,6 @@
 """Which part of a tensor a rank holds, and what two such parts have in common."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,6 +9,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from schemas.base import Value
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of whole tensors, by their name in the model file."""
 
 
 class Slice(Value):

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.sharding.interface import Sharding
+from services.trainer_agent.training.shards import NO_SHARDS, Shards
 from services.trainer_agent.training.slices import Slice
 
 
 @dataclass(frozen=True)
 class Snapshot:
     model: Mapping[str, Tensor]
-    """Whole tensors by their name in the model file; empty but on global rank 0."""
+    """Whole tensors of this rank's shard by their name in the model file."""
     slices: tuple[Slice, ...]
     """Slices that this rank holds, one of each tensor."""
     weights: Mapping[str, Tensor]
@@ -38,8 +39,10 @@ class Snapshot:
 NOTHING = Snapshot(model={}, slices=(), weights={}, moments={}, rng={})
 
 
-def take_snapshot(sharding: Sharding, world: World, *, memory_of: Snapshot = NOTHING) -> Snapshot:
-    """Copy the state of a run. All ranks call it at once: sharded weights are gathered.
+def take_snapshot(
+    sharding: Sharding, world: World, shards: Shards = NO_SHARDS, *, memory_of: Snapshot = NOTHING
+) -> Snapshot:
+    """Copy the state of a run. All ranks call it at once: for shards, sharded weights are gathered one by one.
 
     The copies lie in the memory of an earlier snapshot that nobody reads any more, where one is given: fresh memory
     takes longer to get than to fill.
@@ -50,7 +53,7 @@ def take_snapshot(sharding: Sharding, world: World, *, memory_of: Snapshot = NOT
     }
     moments = {f"{each.slice.tensor}.{name}": each.moments[name] for each in held for name in each.moments}
     return Snapshot(
-        model=dict(_whole_weights(sharding, weights, world, memory_of.model)),
+        model=dict(_whole_weights(sharding, weights, world, shards, memory_of.model)),
         slices=tuple(each.slice for each in held),
         weights=weights,
         moments={name: _copy(moment, memory_of.moments.get(name)) for name, moment in moments.items()},
@@ -72,10 +75,15 @@ def set_rng_state(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 
 def _whole_weights(
-    sharding: Sharding, weights: Mapping[str, Tensor], world: World, old: Mapping[str, Tensor]
+    sharding: Sharding,
+    weights: Mapping[str, Tensor],
+    world: World,
+    shards: Shards,
+    old: Mapping[str, Tensor],
 ) -> Iterable[tuple[str, Tensor]]:
-    for name, tensor in sharding.whole_weights():
-        if world.rank == 0:
+    own = shards[world.rank].names if world.rank in shards else frozenset()
+    for name, tensor in sharding.whole_weights() if shards else ():
+        if name in own:
             yield name, weights[name].view(tensor.shape) if world.size == 1 else _copy(tensor, old.get(name))
 
 

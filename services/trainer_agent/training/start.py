@@ -13,10 +13,7 @@ from services.trainer_agent.training.bundle import MODEL_FILE
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import trainable
-from services.trainer_agent.training.slices import Slice, read_slice, whole_slice
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes of whole tensors, by their name in the model file."""
+from services.trainer_agent.training.slices import Shapes, Slice, read_slice, whole_slice
 
 
 def weights_dir(order: TrainingOrder, bundle_dir: Path | None) -> Path:

@@ -19,6 +19,7 @@ from shared.model_files.tensors import BadModel, shapes_of
 from tests.model_files import BASE_SHAPES, safetensors
 
 BASE = {CONFIG: b'{"model_type": "llama"}', "tokenizer.json": b"{}", FULL_WEIGHTS: safetensors(BASE_SHAPES)}
+NORM = {"model.norm.weight": BASE_SHAPES["model.norm.weight"]}
 HEAD = {"lm_head.weight": (4, 64)}
 
 
@@ -150,6 +151,39 @@ class TestFullModels:
     def test_with_another_file_are_refused(self, base, tmp_path, name, content):
         full = write(self.full(tmp_path), {name: content})
         with pytest.raises(BadModel, match=name):
+            self.check(full, base)
+
+    def in_two_files(self, tmp_path, weight_map):
+        full = self.full(tmp_path)
+        (full / FULL_WEIGHTS).unlink()
+        rest = {name: shape for name, shape in BASE_SHAPES.items() if name not in NORM}
+        files = {"model-1.safetensors": safetensors(rest), "model-2.safetensors": safetensors(NORM)}
+        names = dict.fromkeys(rest, "model-1.safetensors") | dict.fromkeys(NORM, "model-2.safetensors")
+        return write(full, {**files, INDEX: json.dumps({"weight_map": weight_map(names)}).encode()})
+
+    def test_may_be_in_several_files_with_an_index(self, base, tmp_path):
+        self.check(self.in_two_files(tmp_path, dict), base)
+
+    @pytest.mark.parametrize(
+        ("weight_map", "reason"),
+        [
+            (lambda names: names | dict.fromkeys(NORM, "model-1.safetensors"), "is not in"),
+            (
+                lambda names: {name: names[name] for name in names.keys() - NORM.keys()},
+                "norm.weight' is missing",
+            ),
+            (list, "weight_map is missing"),
+        ],
+        ids=["wrong file", "no file", "no map"],
+    )
+    def test_in_several_files_are_refused_where_the_index_is_wrong(self, base, tmp_path, weight_map, reason):
+        with pytest.raises(BadModel, match=reason):
+            self.check(self.in_two_files(tmp_path, weight_map), base)
+
+    def test_in_several_files_are_refused_without_an_index(self, base, tmp_path):
+        full = self.in_two_files(tmp_path, dict)
+        (full / INDEX).unlink()
+        with pytest.raises(BadModel, match=r"model-1\.safetensors, model-2\.safetensors, expected"):
             self.check(full, base)
 
     @pytest.mark.parametrize("name", [CONFIG, FULL_WEIGHTS])
