@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from deploy.reference.pages import command_line
 from tests.architecture.source import ROOT
+from tests.documents import FENCE
 
 PAGES = [
     ROOT / name
@@ -27,14 +28,13 @@ PAGES = [
 HISTORY = (ROOT / "CHANGELOG.md", *(ROOT / "docs/decisions").glob("*.md"))
 """Pages that may name commands as they were."""
 PRESENT = [page for page in PAGES if page not in HISTORY]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 MAKE = re.compile(r"(?:^|[\s`])make ((?:[a-z]+)(?: [A-Z]+=\S+)*)")
 RETUNE = re.compile(r"(?:^|[\s`])(?:\.venv/bin/)?retune ((?:--json )?[a-z][^`\n#|]*)")
 MODULE = re.compile(
-    r"python (?:-u )?-m ((?:schemas|shared|services|ops|cli|deploy|bench|tests)(?:\.[a-z_]+)+)(?![\w.<])"
+    r"python3? (?:-u )?-m ((?:schemas|shared|services|ops|cli|deploy|bench|tests)(?:\.[a-z_]+)+)(?![\w.<])"
 )
 TEST = re.compile(r"`(tests/[a-z_/]+\.py)")
 PLACEHOLDERS = {"…", "...", "NAME"}

@@ -120,9 +120,11 @@ class World:
     def spec(self, **changes: Any) -> JobSpec:
         return a_job_spec(base_model=self.base_name, base_sha=self.base_sha, **changes)
 
-    async def a_running_job(self, tenant: str = "demo", *, recipe: Recipe | None = None) -> str:
+    async def a_running_job(
+        self, tenant: str = "demo", *, job_id: str = "", recipe: Recipe | None = None
+    ) -> str:
         """As far as its first checkpoint, told by the scheduler, the trainer and the runner."""
-        job_id = f"ftjob-{mark()}"
+        job_id = job_id or f"ftjob-{mark()}"
         bundle = BundleRef(attempt=1, step=10, manifest_sha256=a_sha(job_id))
         dataset = DatasetRef(version=a_sha("version"), manifest_sha256=a_sha("manifest"))
         of_job = {"job_id": job_id, "tenant": tenant}
@@ -186,12 +188,13 @@ class World:
     async def a_version(self, tenant: str = "demo", *, job_id: str = "", **changes: Any) -> ModelRegistered:
         """A gated version in staging, not deployed."""
         number = mark()
+        full_name = f"ft:{self.base_name}:{tenant}:x:{number}"
+        bundle = BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number))
         fact = ModelRegistered(
             model_id=f"mv-{number}",
             tenant=tenant,
             job_id=job_id or f"ftjob-{number}",
             digest=a_sha(number),
-            full_name=f"ft:{self.base_name}:{tenant}:x:{number}",
             kind="adapter",
             rank=8,
             base_model=self.base_name,
@@ -199,7 +202,7 @@ class World:
             dataset_version=a_sha("version"),
             config_hash=a_sha("config"),
             template_sha256=a_sha("template"),
-            **{"bundle": BundleRef(attempt=1, step=10, manifest_sha256=a_sha(number))} | changes,
+            **{"full_name": full_name, "bundle": bundle} | changes,
         )
         common = fact.model_dump(include={"model_id", "tenant", "job_id", "digest"})
         passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, checks=())
