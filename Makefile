@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
+# vLLM for GPUs and vLLM for CPUs are the same module: each has a lock file (decision 0076).
+GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))
 # In this order: two of the processes begin with what `tests/conftest.py` runs one by one, the third with what fails soonest.
 # Three of them on two cores: much of what runs one by one waits for other processes.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
@@ -25,12 +27,13 @@ SOAK := tests/chaos/test_soak.py
 MINUTES ?= 60
 FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
 FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
+RESOLVE := pip compile --quiet --no-emit-index-url --no-header --generate-hashes pyproject.toml
 # Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,9 +115,14 @@ schemas: $(VENV)/.installed ## regenerate what services handle, JSON Schema, Avr
 	@$(BIN)/python -m deploy.handled
 	@$(BIN)/python -m schemas.generate
 
-lock: $(VENV)/.installed ## resolve requirements.lock again from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --upgrade $(addprefix --extra ,$(EXTRAS)) --no-emit-index-url --no-header \
-		--generate-hashes pyproject.toml -o requirements.lock
+lock: $(VENV)/.installed ## resolve requirements.lock and requirements-gpu.lock again from pyproject.toml
+	@$(BIN)/uv $(RESOLVE) --upgrade $(addprefix --extra ,$(EXTRAS)) -o requirements.lock
+	@$(MAKE) --no-print-directory lock-gpu
+
+# What requirements.lock has is taken over wherever it may be.
+lock-gpu: $(VENV)/.installed
+	@cp requirements.lock requirements-gpu.lock
+	@UV_CONFIG_FILE=deploy/images/gpu.toml $(BIN)/uv $(RESOLVE) $(addprefix --extra ,$(GPU_EXTRAS) gpu) -o requirements-gpu.lock
 
 migration: ## a new migration: SERVICE=scheduler NAME=add_priority
 	@$(PYTHON) deploy/scaffold.py migration $(SERVICE) $(NAME)
