@@ -8,7 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
-# vLLM for GPUs and vLLM for CPUs are the same module: each has a lock file (decision 0076).
+# vLLM for GPUs and vLLM for CPUs are the same module: each has an environment, and a lock file (decision 0076).
+GPU_VENV := .venv-gpu
 GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))
 # In this order: two of the processes begin with what `tests/conftest.py` runs one by one, the third with what fails soonest.
 # Three of them on two cores: much of what runs one by one waits for other processes.
@@ -81,8 +82,17 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
-gpu: $(VENV)/.installed ## on a machine with an NVIDIA GPU: the tests of training and scoring on it, then models of 1B and 8B; CASES='"8b lora default"'
+# uv's settings for GPUs come in place of [tool.uv] in pyproject.toml, which keeps Triton out.
+$(GPU_VENV)/.installed: requirements-gpu.lock pyproject.toml deploy/images/gpu.toml $(VENV)/.installed
+	@[ -x $(GPU_VENV)/bin/python ] || $(PYTHON) -m venv $(GPU_VENV)
+	@echo "installing Python packages for GPUs"
+	@UV_CONFIG_FILE=deploy/images/gpu.toml $(BIN)/uv pip install --quiet --python $(GPU_VENV)/bin/python --compile-bytecode \
+		--require-hashes --constraint requirements-gpu.lock -r pyproject.toml $(addprefix --extra ,$(GPU_EXTRAS))
+	@touch $@
+
+gpu: $(VENV)/.installed $(GPU_VENV)/.installed ## on a machine with an NVIDIA GPU: the tests of training, scoring and serving on it, then models of 1B and 8B; CASES='"8b lora default"'
 	@$(BIN)/pytest -q -m gpu tests/training tests/scoring
+	@$(GPU_VENV)/bin/pytest -q -m gpu tests/serving
 	@$(BIN)/python -m bench.training.gpu $(CASES)
 
 mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part

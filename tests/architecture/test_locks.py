@@ -122,3 +122,15 @@ def test_what_is_built_from_source_is_pinned_and_described():
     [described] = tomllib.loads((IMAGES / "gpu.toml").read_text())["dependency-metadata"]
     assert flash_attn == f"{described['name']}=={described['version']}"
     assert pins(GPU)[described["name"]] == described["version"]
+
+
+def test_make_gpu_runs_every_folder_whose_tests_have_a_device():
+    recipe = re.search(r"^gpu:.*?(?=^\S)", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    assert recipe
+    folders = {
+        str(path.parent.relative_to(ROOT))
+        for path in (ROOT / "tests").glob("*/conftest.py")
+        if "from tests.devices import" in path.read_text()
+    }
+    assert folders <= set(re.findall(r"tests/[a-z]+", recipe[0]))
+    assert "tests/serving" in folders

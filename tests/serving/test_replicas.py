@@ -20,7 +20,7 @@ from services.serving_controller.model import Phase, ReplicaSet, Servable
 from shared.clock import utc_now
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 def resident_mib(rig: Rig, replica_id: str) -> int:
@@ -43,7 +43,7 @@ async def first(rig: Rig) -> Servable:
     return await rig.an_adapter(1, use_rslora=True)
 
 
-async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, record_property):
+async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, device, record_property):
     full_dir = rig.base_dir
     full_digest = await rig.store(full_dir, "full")
     full = Servable(
@@ -62,7 +62,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, r
     )
     assert (ready_full.base_model, ready_full.served_base) == (full.full_name, full.served_name)
     assert own_replica.loaded == {full.served_name}
-    assert (ready.engine, ready.device) == (rig.backend.engine.name, "cpu")
+    assert (ready.engine, ready.device) == (rig.backend.engine.name, device)
     base = await rig.client(replica).answer(replica.served_base, PROMPTS[0])
     same = await rig.client(own_replica).answer(full.served_name, PROMPTS[0])
     assert same.distance(base) < CLOSE
