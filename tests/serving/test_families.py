@@ -12,18 +12,18 @@ from tests.chaos.scale import is_full
 from tests.families import FAMILIES, build_family
 from tests.serving.conftest import CLOSE, far_from_the_reference, rig_of
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
 IN_CI = ("GPT-2", "Gemma 2", "gpt-oss")
 """Each is started in a way of its own, and a start takes long; CHAOS_SCALE=full serves every family."""
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name in IN_CI or is_full()])
-async def test_a_family_answers_with_an_adapter_and_without(family, tmp_path, record_property):
+async def test_a_family_answers_with_an_adapter_and_without(family, device, tmp_path):
     base_dir = build_family(tmp_path / "base", family)
     known = capabilities(inspect(base_dir), describe(base_dir, "tiny", "directory")[1])
     layers = adapter_layers(known)
-    async with rig_of(tmp_path, base_dir) as rig:
+    async with rig_of(tmp_path, base_dir, device) as rig:
         adapters = [] if Method.LORA in known.refused_methods else [await rig.an_adapter(1)]
         replica = await rig.converge(rig.replica_set(*adapters, layers=layers))
         client = rig.client(replica)

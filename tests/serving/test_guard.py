@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from argparse import Namespace
 from collections.abc import Iterator
 
 import pytest
@@ -10,45 +9,41 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from schemas.base import DeviceKind
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine
+from tests.serving.conftest import engine_on, options_of
+
+pytestmark = pytest.mark.any_device
 
 KEYS = {"inference": "a key", "management": "another key"}
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starlette]:
+def app(tmp_path_factory: pytest.TempPathFactory, device: DeviceKind) -> Iterator[Starlette]:
     """vLLM's own, made with the options and the environment that a replica is started with; no engine behind it."""
+    engine = engine_on(device)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in Engine().environment().items():
+        for name, value in engine.environment().items():
             patch.setenv(name, value)
         patch.setenv(guard.INFERENCE_DIGEST, guard.digest_of(KEYS["inference"]))
         patch.setenv(guard.MANAGEMENT_DIGEST, guard.digest_of(KEYS["management"]))
         model_dir = tmp_path_factory.mktemp("model")
         (model_dir / "config.json").write_text("{}")
-        app = _build(ReplicaSpec("it", "", model_dir, "tiny", 8))
+        app = _build(engine, ReplicaSpec("it", "", model_dir, "tiny", 8))
         # Starlette makes its middlewares with the first request.
         TestClient(app).get("/")
         yield app
 
 
-def _build(spec: ReplicaSpec) -> Starlette:
+def _build(engine: Engine, spec: ReplicaSpec) -> Starlette:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # vLLM's, of what it imports
         from vllm.entrypoints.launchers.app import build_app
 
-        app: Starlette = build_app(_options(spec))
+        app: Starlette = build_app(options_of(engine, spec))
     return app
-
-
-def _options(spec: ReplicaSpec) -> Namespace:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    options = [each for each in Engine().argv(spec, 1) if each.startswith("--")]
-    parsed: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(options)
-    return parsed
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from services.serving_controller.model import Phase, ReplicaSet, Servable
 from shared.clock import utc_now
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 def resident_mib(rig: Rig, replica_id: str) -> int:
@@ -61,7 +61,9 @@ def in_two_files(base_dir: Path, directory: Path) -> Path:
     return directory
 
 
-async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, tmp_path, record_property):
+async def test_a_replica_of_the_base_model_comes_up_and_is_announced(
+    rig: Rig, device, tmp_path, record_property
+):
     full_dir = in_two_files(rig.base_dir, tmp_path / "full")
     full_digest = await rig.store(full_dir, "full")
     full = Servable(
@@ -80,7 +82,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(rig: Rig, t
     )
     assert (ready_full.base_model, ready_full.served_base) == (full.full_name, full.served_name)
     assert own_replica.loaded == {full.served_name}
-    assert (ready.engine, ready.device) == (rig.backend.engine.name, "cpu")
+    assert (ready.engine, ready.device) == (rig.backend.engine.name, device)
     base = await rig.client(replica).answer(replica.served_base, PROMPTS[0])
     same = await rig.client(own_replica).answer(full.served_name, PROMPTS[0])
     assert same.distance(base) < CLOSE

@@ -1,4 +1,7 @@
-"""What the gate gets of a real vLLM is what its own process computes. It runs after the tests of the replica itself."""
+"""What the gate gets of a real vLLM is what its own process computes, in float32: that on a CPU, vLLM on any device.
+
+It runs after the tests of the replica itself.
+"""
 
 import asyncio
 import hashlib
@@ -33,7 +36,7 @@ from tests.scoring.tiny import WORDS, ask, question, train_adapter
 from tests.serving.conftest import Rig
 from tests.tiny_model import template_text
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
 BOTH = (Side.BASE, Side.CANDIDATE)
 ENGINE = "vllm of the test"

@@ -43,6 +43,10 @@ EXTENSION = "services.serving_controller.clients.worker_extension.Extension"
 OWN_PARSERS = {"gpt_oss": "openai"}
 """Families whose chats vLLM writes and reads itself, and the only parser that it takes with them."""
 
+FREE_AT_START = 0.01
+"""Share of a GPU that must be free when vLLM starts, and no more than that, as the size of the cache is given. By
+default nothing starts beside another replica."""
+
 LONGEST = -1
 """vLLM's word for the longest request that its cache holds, at most the model's context."""
 
@@ -82,6 +86,7 @@ class Engine:
             f"--dtype={self.dtype}",
             f"--max-num-seqs={self.max_num_seqs}",
             f"--kv-cache-memory-bytes={self.cache_bytes}",
+            f"--gpu-memory-utilization={FREE_AT_START}",
             f"--middleware={guard.__name__}.{guard.Guard.__name__}",
             f"--max-model-len={self.max_model_len or LONGEST}",
             "--disable-uvicorn-access-log",
@@ -120,6 +125,8 @@ class Engine:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.one_process else "1",
             "VLLM_NO_USAGE_STATS": "1",
+            # It is compiled when a replica starts, by a compiler of CUDA, which no image has.
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
             "VLLM_HOST_IP": HOST,
             # Of sockets between its processes, whose paths may have 107 characters: in the replica's folder.
             "VLLM_RPC_BASE_PATH": ".",
