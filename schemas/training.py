@@ -345,12 +345,17 @@ class TrainingFailed(AttemptMessage):
     """Id of the node where it failed; None where no single node is known."""
 
 
-class StepMetrics(Value):
-    """Numbers of one optimizer step."""
+class TimedStep(Value):
+    """When an optimizer step ended."""
 
     step: Step
     time: datetime
     """End of the step."""
+
+
+class StepNumbers(Value):
+    """What is measured at one optimizer step. A number that is added here is in reports, messages and tables."""
+
     loss: float
     """Mean over the loss tokens of the step, with dpo over its pairs."""
     learning_rate: float
@@ -386,11 +391,15 @@ class StepMetrics(Value):
     and is no part of `loss`."""
 
     @property
-    def measured(self) -> dict[str, float]:
-        """Numbers that only some methods and devices have, by name."""
+    def by_name(self) -> dict[str, float]:
+        """The numbers that there are, by name."""
         return {
-            name: value for name in (*USE, *REWARDS, *ROUTING) if (value := getattr(self, name)) is not None
+            name: value for name in StepNumbers.model_fields if (value := getattr(self, name)) is not None
         }
+
+
+class StepMetrics(StepNumbers, TimedStep):
+    """Numbers of one optimizer step."""
 
 
 USE = ("mfu", "device_utilization")

@@ -9,6 +9,9 @@ from services.gateway.model import JobCourse
 from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
 
+NOT_SHOWN = ("loss", "num_tokens")
+"""Numbers of a step that the timeline has under another name, or not at all."""
+
 
 async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     """What was measured at a step that the recipe names is reported already, by `recorded`."""
@@ -59,16 +62,8 @@ async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
     course = await tables.find_course(unit.conn, event.job_id)
     num_steps = course.num_steps
     for step in steps_to_show(event.steps, num_steps):
-        numbers = {
-            "attempt": event.attempt,
-            "train_loss": step.loss,
-            "learning_rate": step.learning_rate,
-            "grad_norm": step.grad_norm,
-            "tokens_per_second": step.tokens_per_second,
-            "epoch": step.epoch,
-            "memory_bytes": step.memory_bytes,
-            **step.measured,
-        }
+        as_measured = {name: value for name, value in step.by_name.items() if name not in NOT_SHOWN}
+        numbers = {"attempt": event.attempt, "train_loss": step.loss, **as_measured}
         preferred = _preferred(step.reward_margin, step.reward_accuracy)
         await _add_metrics(
             event, unit, step.step, num_steps, f"training loss {step.loss:.4f}{preferred}", numbers

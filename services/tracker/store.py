@@ -15,10 +15,7 @@ from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
 # A resumed run records some steps again: per step the highest attempt wins.
-STEP = Columns(
-    "step, time, loss, learning_rate, grad_norm, num_tokens, tokens_per_second, memory_bytes, epoch, mfu, "
-    "device_utilization, chosen_reward, rejected_reward, reward_margin, reward_accuracy, router_loss"
-)
+STEP = Columns(", ".join(StepMetrics.model_fields))
 SAVE_STEP = f"""
     INSERT INTO step (job_id, tenant, attempt, {STEP.names}) VALUES ($1, $2, $3, {STEP.parameters(4)})
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, {STEP.excluded}

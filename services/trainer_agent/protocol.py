@@ -4,6 +4,7 @@ The child runs in a work directory. It reads `order.json`, appends one JSON repo
 `reports.jsonl`, writes bundles below `bundles/<step>/` and looks for a file `stop` after every micro batch.
 """
 
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from pydantic import Field, PositiveInt, TypeAdapter
 from schemas.artifacts import BundleManifest, FileEntry, ReferenceIdentity, ResumeCertificate
 from schemas.base import Attempt, BundleRef, Bytes, Count, DeviceKind, FailureClass, Sha256, Step, Value
 from schemas.specification import Recipe
-from schemas.training import BundleMetrics, Preparation
+from schemas.training import BundleMetrics, Preparation, StepMetrics, StepNumbers
 
 REPORTS = "reports.jsonl"
 STOP = "stop"
@@ -94,36 +95,15 @@ class ResumeChecked(Value):
     certificate: ResumeCertificate
 
 
-class Stepped(Value):
+class Stepped(StepNumbers):
     """One optimizer step, with numbers over all processes."""
 
     kind: Literal["stepped"] = "stepped"
     step: Step
-    loss: float
-    """Mean loss over the step's loss tokens, with dpo over its pairs, before the update."""
-    learning_rate: float
-    grad_norm: float
-    """Norm of the gradient before clipping."""
-    num_tokens: Count
-    tokens_per_second: float
-    mfu: float | None = None
-    """Share of the devices' peak that the model's arithmetic used; None where the peak is not known."""
-    memory_bytes: Bytes
-    """Peak memory of the reporting process: of the device on a GPU, resident memory on a CPU."""
-    device_utilization: float | None = None
-    """Share of the time in which the process's device computed; None where the driver does not report it."""
-    epoch: float
-    """Number of epochs completed, with a fraction."""
-    chosen_reward: float | None = None
-    """Mean reward of the chosen answers over the step's pairs, as `StepMetrics` has it. As the next three, with dpo
-    alone."""
-    rejected_reward: float | None = None
-    reward_margin: float | None = None
-    """Mean of the chosen answer's reward less the rejected one's."""
-    reward_accuracy: float | None = None
-    """Share of the pairs whose chosen answer has the greater reward."""
-    router_loss: float | None = None
-    """How unevenly experts are used, which is not part of `loss`; None where no routers are trained."""
+
+    def metrics(self, *, time: datetime) -> StepMetrics:
+        """Return the same numbers as messages carry them, of a step that ended at `time`."""
+        return StepMetrics(time=time, **self.model_dump(exclude={"kind"}))
 
 
 class Validated(Value):

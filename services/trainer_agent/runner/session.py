@@ -179,7 +179,7 @@ class Session:
                     packing=self._packing.value,
                 )
             )
-        self._on_step(_metrics(report))
+        self._on_step(report.metrics(time=utc_now()))
 
     async def _store_rest(self) -> BundleRef | None:
         """Return the last bundle, once it is stored; None where there is none or no time for it."""
@@ -202,24 +202,3 @@ class Session:
         if self._ended is not None and self._ended.outcome is not Outcome.FAILED:
             return None
         return began + self._settings.flush_limit.total_seconds()
-
-
-def _metrics(report: Stepped) -> StepMetrics:
-    return StepMetrics(
-        step=report.step,
-        time=utc_now(),
-        loss=report.loss,
-        learning_rate=report.learning_rate,
-        grad_norm=report.grad_norm,
-        num_tokens=report.num_tokens,
-        tokens_per_second=report.tokens_per_second,
-        memory_bytes=report.memory_bytes,
-        epoch=report.epoch,
-        mfu=report.mfu,
-        device_utilization=report.device_utilization,
-        chosen_reward=report.chosen_reward,
-        rejected_reward=report.rejected_reward,
-        reward_margin=report.reward_margin,
-        reward_accuracy=report.reward_accuracy,
-        router_loss=report.router_loss,
-    )

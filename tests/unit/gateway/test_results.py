@@ -1,6 +1,6 @@
 """The table of a job's steps as lines of a CSV file."""
 
-from schemas.training import BundleMetrics
+from schemas.training import BundleMetrics, StepMetrics
 from services.gateway.model import JsonObject, MeasuredStep
 from services.gateway.results import COLUMNS, lines
 
@@ -15,6 +15,10 @@ def a_step(
 
 def test_begin_with_openais_columns():
     assert COLUMNS[:5] == ("step", "train_loss", "train_accuracy", "valid_loss", "valid_mean_token_accuracy")
+
+
+def test_have_a_column_for_every_number_of_a_step():
+    assert {"loss", *COLUMNS} >= StepMetrics.model_fields.keys()
 
 
 def test_have_a_steps_numbers_and_its_bundles_validation():

@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from schemas.artifacts import ResumeCertificate
 from schemas.base import FailureClass
 from schemas.specification import Method, Recipe
-from schemas.training import BundleMetrics
+from schemas.training import BundleMetrics, StepNumbers
 from services.trainer_agent.protocol import (
     Best,
     BundleKind,
@@ -95,6 +96,13 @@ class TestCountedAfter:
 
     def test_what_has_no_step_stays(self):
         assert counted_after(Progressed(done=1, total=2), 100) == Progressed(done=1, total=2)
+
+
+def test_a_steps_metrics_have_every_number_of_the_report():
+    numbers = {name: float(count) for count, name in enumerate(StepNumbers.model_fields, 1)}
+    report = Stepped.model_validate({"step": 3, **numbers})
+    metrics = report.metrics(time=datetime(2027, 3, 1, tzinfo=UTC))
+    assert metrics.model_dump(exclude={"time"}) == {"step": 3, **numbers}
 
 
 def test_an_order_survives_its_file():
