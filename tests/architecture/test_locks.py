@@ -20,7 +20,7 @@ PIN = re.compile(
 )
 BUILT = sorted(name for name in services() if "build" in services()[name])
 BY_VLLM = {"apache-tvm-ffi", "cuda-bindings"}
-"""vLLM for GPUs asks for one release of the first, and by FlashInfer for an older one of the second (decision 0076)."""
+"""vLLM for GPUs asks for one release of the first, and FlashInfer for an older one of the second (decision 0076)."""
 OF_CPUS_ALONE = {"intel-openmp"}
 """What vLLM for CPUs requires, and vLLM for GPUs does not."""
 
