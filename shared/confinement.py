@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 24, 38
@@ -77,7 +78,8 @@ def confine_files(writes: Sequence[str], reads: Sequence[str], *, has_peers: boo
         for path in (*writes, DEVICES):
             _allow(ruleset, path, files)
         _allow(ruleset, str(ROOT), READ_DIR)  # where the interpreter looks for our packages
-        if os.geteuid() == 0:
+        # Root without CAP_SETPCAP, as in a container that drops all capabilities, has none of these.
+        with suppress(PermissionError):
             for capability in (CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON):
                 _prctl(PR_CAPBSET_DROP, capability)
         _prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -24,6 +24,8 @@ from tests.landlock import landlock
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534
+CAP_CHECKPOINT_RESTORE = 40
+"""The last of the capabilities."""
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")
 """Everybody may start it; the virtual environment's may lie in a folder that is closed to other users."""
 
@@ -157,7 +159,13 @@ def inputs(home: Path) -> list[Path]:
     return [home / "input", home / "one"]
 
 
-def done_in(home: Path, **files: Any) -> set[str]:
+def without_capabilities() -> None:
+    """From the next `exec` on."""
+    for capability in range(CAP_CHECKPOINT_RESTORE + 1):
+        assert ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
+
+
+def done_in(home: Path, become: Callable[[], None] | None = None, **files: Any) -> set[str]:
     """Return what a process does with files, a service and a server beside its own; `files` go to `own_files`."""
     for name in ("work", "input"):
         (home / name).mkdir()
@@ -172,6 +180,7 @@ def done_in(home: Path, **files: Any) -> set[str]:
             child = subprocess.run(
                 launched([sys.executable, "-c", CONFINED, str(home), others], **options),
                 env={"PYTHONPATH": str(ROOT)},
+                preexec_fn=become,
                 capture_output=True,
                 text=True,
                 check=False,
@@ -189,6 +198,11 @@ class TestAProcessThatIsConfined:
 
     def test_reaches_its_peers_where_it_has_some(self, tmp_path):
         assert done_in(tmp_path, reads=inputs(tmp_path), has_peers=True) == OWN_FILES | {"connects"}
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to lose")
+    def test_has_them_also_as_root_without_capabilities(self, tmp_path):
+        """As in a container that drops them all."""
+        assert done_in(tmp_path, without_capabilities, reads=inputs(tmp_path)) == OWN_FILES
 
     def test_would_have_all_of_them_otherwise(self, tmp_path):
         """Or the tests above would show nothing."""
