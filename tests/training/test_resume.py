@@ -461,9 +461,9 @@ class TestInterval:
         """The first bundle's writing takes until step 5."""
         write, reached = saver._write, Event()
 
-        def slow_write(run, snapshot, state):
+        def slow_write(*arguments):
             assert reached.wait(60)
-            return write(run, snapshot, state)
+            return write(*arguments)
 
         def watched_step(run, stop):
             stepped = take_step(run, stop)
