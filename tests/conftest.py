@@ -26,6 +26,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Bring the tests into the order of the command line, which parameters of the session (devices.py) changed."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    last = len(paths)
+    items.sort(
+        key=lambda item: next((i for i, path in enumerate(paths) if item.path.is_relative_to(path)), last)
+    )
+
+
 def pytest_report_header() -> str:
     return f"CHAOS_SEED={seed()}"
 

@@ -1,7 +1,6 @@
 """A tiny base model, adapters of it, and files of rows, made once for the whole directory."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -21,12 +20,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.torch)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _offline_with_one_thread(tmp_path_factory):
-    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("datasets"))}
-    import torch
+    """Services that other folders start would be offline too."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path_factory.mktemp("datasets"))}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in offline.items():
+            patch.setenv(name, value)
+        import torch
 
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
+        yield
 
 
 @pytest.fixture(scope="session")
