@@ -18,10 +18,10 @@ import pytest
 
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    AttemptStatus,
     Backend,
     Member,
     MemberState,
-    Observation,
     SpecConflict,
 )
 
@@ -97,12 +97,12 @@ class BackendSuite:
         return file.read_text().split("\n") if file.exists() else []
 
     async def started(self, backend: Backend, spec: AttemptSpec, tmp_path: Path) -> None:
-        await backend.create(spec)
+        await backend.start(spec)
         for index in range(spec.nodes):
             await until(lambda index=index: "started" in self.words(tmp_path, index))
 
     async def member(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
-        attempt = await backend.observe(spec.name)
+        attempt = await backend.inspect(spec.name)
         assert attempt is not None
         return attempt.members[index]
 
@@ -115,19 +115,19 @@ class BackendSuite:
 
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        attempt = await backend.observe(spec.name)
+        attempt = await backend.inspect(spec.name)
         assert [member.state for member in attempt.members] == [MemberState.RUNNING] * 2
-        assert spec.name in [observation.name for observation in await backend.list_owned()]
+        assert spec.name in [status.name for status in await backend.list_owned()]
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
-        await asyncio.gather(*(backend.create(spec) for _ in range(8)))
+        await asyncio.gather(*(backend.start(spec) for _ in range(8)))
         await self.started(backend, spec, tmp_path)
         assert [self.words(tmp_path, index).count("started") for index in range(2)] == [1, 1]
 
     async def test_a_name_has_one_specification(self, backend, spec):
-        await backend.create(spec)
+        await backend.start(spec)
         with pytest.raises(SpecConflict):
-            await backend.create(replace(spec, nodes=3))
+            await backend.start(replace(spec, nodes=3))
 
     @pytest.mark.parametrize(
         "name", ["..", "../evil", "a/../../evil", "/proc/evil", "a-é-e1", "A-X-E1", "a-\0", "", "a" * 53]
@@ -135,8 +135,8 @@ class BackendSuite:
     async def test_a_name_that_is_no_label_is_refused(self, backend, tmp_path, name):
         before = files_near(tmp_path)
         for call in (
-            backend.create(a_spec(tmp_path, name=name)),
-            backend.observe(name),
+            backend.start(a_spec(tmp_path, name=name)),
+            backend.inspect(name),
             backend.notify(name, 0, datetime.now(UTC)),
             backend.stop(name, 0.0),
             backend.forget(name),
@@ -173,14 +173,14 @@ class BackendSuite:
         assert not Path("/proc", children()[0], "exe").exists()
 
     async def test_stopping_twice_is_stopping_once(self, backend, spec):
-        await backend.create(spec)
+        await backend.start(spec)
         await backend.stop(spec.name, 0.0)
         await backend.stop(spec.name, 0.0)
 
     async def test_nothing_is_created_after_a_stop(self, backend, spec, tmp_path):
         await backend.stop(spec.name, 0.0)
         with pytest.raises(SpecConflict):
-            await backend.create(spec)
+            await backend.start(spec)
         assert self.words(tmp_path, 0) == []
 
     async def test_a_notice_reaches_the_runner_and_ends_nothing(self, backend, spec, tmp_path):
@@ -209,34 +209,34 @@ class BackendSuite:
     ):
         await self.started(backend, spec, tmp_path)
         again = restarted()
-        assert await again.observe(spec.name) == await backend.observe(spec.name)
-        await again.create(spec)
+        assert await again.inspect(spec.name) == await backend.inspect(spec.name)
+        await again.start(spec)
         assert self.words(tmp_path, 0).count("started") == 1
         await end_abruptly(spec.name, 0)
         assert (await self.until_ended(again, spec, 0)).exit_code not in {0, 143}
 
     async def test_the_watch_begins_with_all_and_continues_with_changes(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
-        seen: list[Observation] = []
+        seen: list[AttemptStatus] = []
 
         async def watch() -> None:
-            async for observation in backend.watch():
-                seen.append(observation)  # noqa: PERF401 - the watch has no end
+            async for status in backend.watch():
+                seen.append(status)  # noqa: PERF401 - the watch has no end
 
         watching = asyncio.create_task(watch())
-        await until(lambda: any(observation.name == spec.name for observation in seen))
+        await until(lambda: any(status.name == spec.name for status in seen))
         await backend.end(spec.name, 0)
         await until(lambda: any(member.state is MemberState.ENDED for one in seen for member in one.members))
         watching.cancel()
 
     async def test_what_is_forgotten_is_not_listed_and_not_created_again(self, backend, spec):
-        await backend.create(spec)
+        await backend.start(spec)
         await backend.stop(spec.name, 0.0)
         await backend.forget(spec.name)
         await backend.forget(spec.name)
-        assert spec.name not in [observation.name for observation in await backend.list_owned()]
+        assert spec.name not in [status.name for status in await backend.list_owned()]
         with pytest.raises(SpecConflict):
-            await backend.create(spec)
+            await backend.start(spec)
 
     async def test_an_unknown_name_is_not_observed(self, backend):
-        assert await backend.observe("a-ftjob-nobody-e1") is None
+        assert await backend.inspect("a-ftjob-nobody-e1") is None

@@ -52,7 +52,7 @@ class Engines:
             return None
         return ReplicaStatus(replica_id, engine.spec.incarnation, f"{HOST}.{replica_id}", engine.is_alive)
 
-    async def started(self) -> list[str]:
+    async def list_owned(self) -> list[str]:
         return sorted(self.running)
 
     async def end(self, replica_id: str) -> None:

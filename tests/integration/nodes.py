@@ -59,7 +59,7 @@ class Nodes:
             env=tuple({"PYTHONPATH": str(REPOSITORY), **env}.items()),
         )
         self._names.append(spec.name)
-        await self.backend.create(spec)
+        await self.backend.start(spec)
         await self._attempts.provision(scheduled)
 
     async def restart(self, scheduled: JobScheduled, node: int = 0) -> None:
@@ -70,13 +70,13 @@ class Nodes:
         spec = json.loads((self.folder / name / "spec.json").read_text())
         spec.pop("digest")
         spec |= {"argv": tuple(spec["argv"]), "env": tuple((key, value) for key, value in spec["env"])}
-        await self.backend.create(AttemptSpec(**spec))
+        await self.backend.start(AttemptSpec(**spec))
 
     async def until_ended(self, scheduled: JobScheduled, node: int = 0) -> Member:
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
 
         async def member() -> Member:
-            attempt = await self.backend.observe(name)
+            attempt = await self.backend.inspect(name)
             assert attempt is not None
             return attempt.members[node]
 

@@ -54,7 +54,7 @@ class TestLocalBackend(BackendSuite):
             nodes=1,
             argv=("/bin/sh", "-c", f"env > {environment}.draft; sync; mv {environment}.draft {environment}"),
         )
-        await backend.create(spec)
+        await backend.start(spec)
         await until(environment.exists)
         variables = dict(line.split("=", 1) for line in environment.read_text().splitlines() if "=" in line)
         assert variables["RUNNER_JOB_ID"] == spec.job_id
@@ -88,7 +88,7 @@ class TestLocalBackend(BackendSuite):
         await backend.stop(spec.name, 0.0)
         await backend.forget(spec.name)
         await backend.stop(spec.name, 0.0)
-        assert await backend.observe(spec.name) is None
+        assert await backend.inspect(spec.name) is None
         assert not (tmp_path / "nodes" / spec.name).exists()
 
     async def test_what_is_forgotten_while_it_is_being_created_does_not_start(
@@ -102,7 +102,7 @@ class TestLocalBackend(BackendSuite):
 
         monkeypatch.setattr(os, "link", forgotten_meanwhile)
         with pytest.raises(SpecConflict, match="was stopped"):
-            await backend.create(spec)
+            await backend.start(spec)
         await backend.stop(spec.name, 0.0)
         await backend.forget(spec.name)
         assert not (tmp_path / "nodes" / spec.name).exists()
@@ -153,7 +153,7 @@ class TestLocalBackend(BackendSuite):
         seen = tmp_path / "seen"
         script = f"""trap 'cat "$RUNNER_GRANT_FILE" > {seen}; exit 143' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"""
         spec = replace(spec, nodes=1, argv=("/bin/sh", "-c", script))
-        await backend.create(spec)
+        await backend.start(spec)
         await until((tmp_path / "up").exists)
         await backend.stop(spec.name, 30.0)
         assert seen.read_text() == f"{spec.name}-n0"

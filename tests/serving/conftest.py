@@ -216,5 +216,5 @@ async def rig_of(root: Path, base_dir: Path) -> AsyncIterator[Rig]:
         try:
             yield rig
         finally:
-            for replica_id in await backend.started():
+            for replica_id in await backend.list_owned():
                 await backend.end(replica_id)

@@ -91,7 +91,7 @@ async def test_a_replica_is_known_by_its_incarnation_also_to_the_next_controller
         seen = await anyone.inspect(ID)
         assert (seen.incarnation, seen.is_alive) == ("first", True)
         assert seen.url == f"http://127.0.0.1:{(backend.folder(ID) / 'port').read_text().strip()}"
-        assert await anyone.started() == [ID]
+        assert await anyone.list_owned() == [ID]
     assert Identity.parse((backend.folder(ID) / "pid").read_text()) == Identity.of(pids["leader"])
 
 

@@ -207,7 +207,7 @@ async def test_a_controller_that_starts_again_finds_the_replica_as_it_is(rig: Ri
         policy=rig.policy,
         clock=utc_now,
     )
-    assert await again.started() == [before.replica_id]
+    assert await again.list_owned() == [before.replica_id]
     assert await steps.inspect(before) == before
 
 

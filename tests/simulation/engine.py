@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    AttemptStatus,
     BackendFailed,
     Member,
     MemberState,
-    Observation,
     SpecConflict,
 )
 from services.provisioner.model import node_id
@@ -75,7 +75,7 @@ class Engine:
         self.runners: list[Runner] = []
         """All that live, whether the engine knows of them or not."""
 
-    async def create(self, spec: AttemptSpec) -> None:
+    async def start(self, spec: AttemptSpec) -> None:
         faults = self._world.faults
         await pause(self._rng.uniform(0.1, 3.0))
         if faults.strikes("create refused"):
@@ -90,14 +90,14 @@ class Engine:
         if faults.strikes("create answer lost"):
             raise BackendFailed("the answer was lost")
 
-    async def observe(self, name: str) -> Observation | None:
-        return self._observation(name) if name in self.attempts else None
+    async def inspect(self, name: str) -> AttemptStatus | None:
+        return self._status(name) if name in self.attempts else None
 
-    async def list_owned(self) -> list[Observation]:
+    async def list_owned(self) -> list[AttemptStatus]:
         await pause(0.1)
-        return [self._observation(name) for name in self.attempts]
+        return [self._status(name) for name in self.attempts]
 
-    async def watch(self) -> AsyncIterator[Observation]:
+    async def watch(self) -> AsyncIterator[AttemptStatus]:
         self._dirty |= dict.fromkeys(self.attempts)
         while True:
             while self._dirty:
@@ -105,7 +105,7 @@ class Engine:
                 del self._dirty[name]
                 await pause(self._world.hop())
                 if name in self.attempts:
-                    yield self._observation(name)
+                    yield self._status(name)
             await wait(self._changed, RESYNC_SECONDS)
             if not self._dirty:
                 self._dirty |= dict.fromkeys(self.attempts)
@@ -206,6 +206,6 @@ class Engine:
     def _node(self, name: str, index: int) -> Node | None:
         return next((node for node in self.attempts.get(name, []) if node.index == index), None)
 
-    def _observation(self, name: str) -> Observation:
+    def _status(self, name: str) -> AttemptStatus:
         members = (Member(node.index, node.state, node.exit_code) for node in self.attempts[name])
-        return Observation(name, tuple(members))
+        return AttemptStatus(name, tuple(members))

@@ -47,7 +47,7 @@ class Replicas:
             return None
         return ReplicaStatus(replica_id, spec.incarnation, "http://r", is_alive=replica_id not in self.dead)
 
-    async def started(self) -> list[str]:
+    async def list_owned(self) -> list[str]:
         return list(self.specs)
 
     async def end(self, replica_id: str) -> None:

@@ -25,10 +25,10 @@ from pathlib import Path
 from schemas.layout import is_dns_label
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    AttemptStatus,
     BackendFailed,
     Member,
     MemberState,
-    Observation,
     SpecConflict,
 )
 from services.provisioner.model import node_id
@@ -56,24 +56,24 @@ class LocalBackend:
         self._logs_retention = logs_retention
         self._detached = Detached()
 
-    async def create(self, spec: AttemptSpec) -> None:
-        await asyncio.to_thread(self._create, spec)
+    async def start(self, spec: AttemptSpec) -> None:
+        await asyncio.to_thread(self._start, spec)
         await self._until_started(spec)
 
-    async def observe(self, name: str) -> Observation | None:
-        return await asyncio.to_thread(self._observe, self._folder(name))
+    async def inspect(self, name: str) -> AttemptStatus | None:
+        return await asyncio.to_thread(self._inspect, self._folder(name))
 
-    async def list_owned(self) -> list[Observation]:
+    async def list_owned(self) -> list[AttemptStatus]:
         return await asyncio.to_thread(lambda: list(self._list_owned()))
 
-    async def watch(self) -> AsyncIterator[Observation]:
-        seen: dict[str, Observation] = {}
+    async def watch(self) -> AsyncIterator[AttemptStatus]:
+        seen: dict[str, AttemptStatus] = {}
         for poll in itertools.count():
-            observations = {observation.name: observation for observation in await self.list_owned()}
-            for name, observation in observations.items():
-                if seen.get(name) != observation or poll % RESYNC_POLLS == 0:
-                    yield observation
-            seen = observations
+            statuses = {status.name: status for status in await self.list_owned()}
+            for name, status in statuses.items():
+                if seen.get(name) != status or poll % RESYNC_POLLS == 0:
+                    yield status
+            seen = statuses
             await asyncio.sleep(POLL_SECONDS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
@@ -108,7 +108,7 @@ class LocalBackend:
             raise SpecConflict(f"attempt name is {name[:80]!r}, expected a DNS label")
         return self._nodes_dir / name
 
-    def _create(self, spec: AttemptSpec) -> None:
+    def _start(self, spec: AttemptSpec) -> None:
         root = self._folder(spec.name)
         self._claim(root, spec)
         for index in range(spec.nodes):
@@ -159,16 +159,16 @@ class LocalBackend:
                 raise BackendFailed(f"{spec.name}: not all nodes started within {START_SECONDS:.0f} s")
             await asyncio.sleep(0.01)
 
-    def _list_owned(self) -> Iterator[Observation]:
+    def _list_owned(self) -> Iterator[AttemptStatus]:
         self._detached.reap()
         for root in sorted(self._nodes_dir.glob("a-*")):
-            if observation := self._observe(root):
-                yield observation
+            if status := self._inspect(root):
+                yield status
 
-    def _observe(self, root: Path) -> Observation | None:
+    def _inspect(self, root: Path) -> AttemptStatus | None:
         if not root.is_dir():
             return None
-        return Observation(root.name, tuple(_member(root / str(index), index) for index in _indices(root)))
+        return AttemptStatus(root.name, tuple(_member(root / str(index), index) for index in _indices(root)))
 
     def _is_forgotten(self, name: str) -> bool:
         return any((day / name).exists() for day in self._days())

@@ -66,7 +66,9 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Observation:
+class AttemptStatus:
+    """An attempt that was started and not forgotten."""
+
     name: str
     members: tuple[Member, ...]
 
@@ -80,18 +82,18 @@ class BackendFailed(Exception):
 
 
 class Backend(Protocol):
-    async def create(self, spec: AttemptSpec) -> None:
-        """Have all nodes of the attempt. Calling it again is success. Raises SpecConflict if it cannot be."""
+    async def start(self, spec: AttemptSpec) -> None:
+        """Start all nodes of the attempt. Calling it again is success. Raises SpecConflict if it cannot be."""
 
-    async def observe(self, name: str) -> Observation | None:
+    async def inspect(self, name: str) -> AttemptStatus | None:
         """Return what the backend has of the attempt. None: it does not know the name, which says nothing about its
         runners."""
 
-    async def list_owned(self) -> list[Observation]:
+    async def list_owned(self) -> list[AttemptStatus]:
         """Return all that the backend has of this installation; what no attempt accounts for is an orphan."""
 
-    def watch(self) -> AsyncIterator[Observation]:
-        """Yield observations as they change, and all of them at the beginning and now and then; without end."""
+    def watch(self) -> AsyncIterator[AttemptStatus]:
+        """Yield statuses as they change, and all of them at the beginning and now and then; without end."""
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         """Notify the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from services.provisioner import decide, store
 from services.provisioner.backends.protocol import (
     AttemptSpec,
+    AttemptStatus,
     Backend,
     MemberState,
-    Observation,
     SpecConflict,
 )
 from services.provisioner.decide import Exit
@@ -44,12 +44,12 @@ class Cluster:
         async with self.service.unit() as unit:
             attempt, now = await _get(unit, task), unit.now
         if not decide.is_wanted(attempt):
-            return await self.backend.observe(task.name) is not None
+            return await self.backend.inspect(task.name) is not None
         if now > task.start_deadline:
             raise Rejected(f"{task.name} was not created by its start deadline {task.start_deadline}")
         failpoint("provider.create.before")
         try:
-            await self.backend.create(_spec(task))
+            await self.backend.start(_spec(task))
         except SpecConflict as conflict:
             raise Rejected(str(conflict)) from conflict
         failpoint("provider.create.after")
@@ -86,12 +86,12 @@ class Cluster:
 
     async def follow(self) -> None:
         """Watch the backend. Ends only by an error; the next call begins with all that is there."""
-        async for observation in self.backend.watch():
-            await self._observed(observation)
+        async for status in self.backend.watch():
+            await self._observed(status)
 
     async def sweep(self) -> None:
         """End what nobody will release. The backend is asked first: a row is older than its nodes."""
-        names = [observation.name for observation in await self.backend.list_owned()]
+        names = [status.name for status in await self.backend.list_owned()]
         async with self.service.unit() as unit:
             orphans = decide.orphans(await store.states_of(unit.conn, names))
         for name in orphans:
@@ -99,16 +99,16 @@ class Cluster:
             await self.backend.stop(name, 0.0)
             await self.backend.forget(name)
 
-    async def _observed(self, observation: Observation) -> None:
+    async def _observed(self, status: AttemptStatus) -> None:
         exits = {
             member.index: Exit(member.exit_code)
-            for member in observation.members
+            for member in status.members
             if member.state is MemberState.ENDED
         }
         if not exits:
             return
         async with self.service.unit() as unit:
-            attempt = await store.lock_attempt_named(unit.conn, observation.name)
+            attempt = await store.lock_attempt_named(unit.conn, status.name)
             if attempt is not None:
                 await apply(unit, attempt, decide.on_exits(attempt, exits))
 

@@ -43,7 +43,9 @@ class BackendFailed(RuntimeError):
 
 
 class ReplicaBackend(Protocol):
-    """Starts detached replicas, which outlive the controller, and finds them again."""
+    """Starts detached replicas, which outlive the controller, and finds them again. Its verbs are those of the
+    provisioner's backend.
+    """
 
     @property
     def engine(self) -> EngineFacts: ...
@@ -51,10 +53,11 @@ class ReplicaBackend(Protocol):
     async def start(self, spec: ReplicaSpec) -> None:
         """Start one. What may be left of an earlier start of it is ended first."""
 
-    async def inspect(self, replica_id: str) -> ReplicaStatus | None: ...
+    async def inspect(self, replica_id: str) -> ReplicaStatus | None:
+        """Return what the backend has of the replica. None: it was not started, or was ended."""
 
-    async def started(self) -> list[str]:
-        """Ids of all that were started and not ended."""
+    async def list_owned(self) -> list[str]:
+        """Return the ids of all that were started and not ended."""
 
     async def end(self, replica_id: str) -> None:
         """Kill it with all its processes; returns when none is left. Raises BackendFailed."""

@@ -151,7 +151,7 @@ class LocalBackend:
     async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         return await asyncio.to_thread(self._inspect, replica_id)
 
-    async def started(self) -> list[str]:
+    async def list_owned(self) -> list[str]:
         paths = await asyncio.to_thread(lambda: list(self._replicas_dir.glob("*/replica.json")))
         return sorted(path.parent.name for path in paths)
 

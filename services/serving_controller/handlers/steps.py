@@ -74,7 +74,7 @@ class Steps:
             del self._deaths[gone]
 
     async def end_unknown(self, known: set[str]) -> None:
-        for replica_id in await self._backend.started():
+        for replica_id in await self._backend.list_owned():
             if replica_id not in known:
                 await self._backend.end(replica_id)
 
