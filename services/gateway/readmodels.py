@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter
-
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy
 from services.gateway.model import (
@@ -29,6 +27,7 @@ from services.gateway.model import (
 from services.gateway.obstacles import Policy
 from services.gateway.store import Source, columns, find, select
 from shared.postgres.database import Connection, Database
+from shared.postgres.rows import read
 
 STEPS_OF_A_RATE = 20
 """The newest steps of a job, over which the time of one is counted."""
@@ -258,7 +257,7 @@ async def list_suites(source: Source) -> list[Suite]:
 
 async def find_gate_policy(conn: Connection) -> Policy | None:
     detail = await conn.fetchval(FIND_POLICY)
-    return None if detail is None else TypeAdapter(Policy).validate_python(detail)
+    return None if detail is None else read(Policy, detail)
 
 
 async def list_pools(source: Source) -> list[PoolCapacityChanged]:

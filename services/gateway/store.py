@@ -22,6 +22,7 @@ from services.gateway.model import (
 )
 from services.gateway.quotas import Quotas
 from shared.postgres.database import Connection, Database, lock_name
+from shared.postgres.rows import read
 
 Source = Connection | Database
 R = TypeVar("R", bound=Row)
@@ -218,11 +219,11 @@ PRUNED = (
 
 async def find(kind: type[R], source: Source, query: str, *values: object) -> R | None:
     row = await source.fetchrow(query, *values)
-    return None if row is None else kind.model_validate(dict(row))
+    return None if row is None else read(kind, row)
 
 
 async def select(kind: type[R], source: Source, query: str, *values: object) -> list[R]:
-    return [kind.model_validate(dict(row)) for row in await source.fetch(query, *values)]
+    return [read(kind, row) for row in await source.fetch(query, *values)]
 
 
 async def find_principal(database: Database, key: str, defaults: Quotas) -> Principal | None:
@@ -414,7 +415,7 @@ async def removable(conn: Connection, sha256: str) -> tuple[list[str], bool]:
 
 async def find_base(source: Source, name: str) -> BaseModel | None:
     row = await source.fetchrow(FIND_BASE, name, NO_TEMPLATE_SHA256)
-    return None if row is None else BaseModel(**row)
+    return None if row is None else read(BaseModel, row)
 
 
 async def claim_key(conn: Connection, tenant: str, key: str, body_sha256: str) -> bool:

@@ -52,9 +52,18 @@ class Columns:
 
 def read(kind: type[T], row: Mapping[str, Any] | Record, **more: Any) -> T:
     """Return the object that a row holds. `more` has the fields that no column has. Raises ValidationError."""
+    fields = dict(row)
+    if "." in "".join(fields):
+        fields = _nested(fields)
+    thing: T = _adapter_of(kind).validate_python(fields | more if more else fields)
+    return thing
+
+
+def _nested(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns with those of one field, as `stop.reason`, put together; null where all of them are."""
     fields: dict[str, Any] = {}
     nested: dict[str, dict[str, Any]] = {}
-    for name, value in row.items():
+    for name, value in columns.items():
         outer, _, inner = name.partition(".")
         if inner:
             nested.setdefault(outer, {})[inner] = value
@@ -62,8 +71,7 @@ def read(kind: type[T], row: Mapping[str, Any] | Record, **more: Any) -> T:
             fields[name] = value
     for outer, inners in nested.items():
         fields[outer] = None if all(value is None for value in inners.values()) else inners
-    thing: T = _adapter_of(kind).validate_python(fields | more)
-    return thing
+    return fields
 
 
 def _value(thing: Any, path: str) -> Any:
