@@ -140,7 +140,7 @@ class _AliasedTokenizer:
 
         self._pattern = special.pattern
         self._aliases = {
-            text: chr(FIRST_ALIAS + place) * len(text) for place, text in enumerate(special.texts)
+            text: chr(FIRST_ALIAS + index) * len(text) for index, text in enumerate(special.texts)
         }
         added = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -213,9 +213,11 @@ def answer_mask(encoding: Any, answers: Sequence[tuple[int, int]]) -> list[int]:
     return mask
 
 
-def _first_token(encoding: Any, places: range) -> int | None:
-    """Return the token of the first place that has one, as a tokenizer may leave characters out."""
-    return next((token for place in places if (token := encoding.char_to_token(place)) is not None), None)
+def _first_token(encoding: Any, positions: range) -> int | None:
+    """Return the token of the first position that has one, as a tokenizer may leave characters out."""
+    return next(
+        (token for position in positions if (token := encoding.char_to_token(position)) is not None), None
+    )
 
 
 def _last_of_character(encoding: Any, token: int) -> int:

@@ -140,7 +140,7 @@ def _content(message: Mapping[str, Any], role: str, path: str, *, is_optional: b
 def _joined(content: Any, role: str, path: str) -> str:
     if isinstance(content, list):
         return PART_SEPARATOR.join(
-            _part(part, role, f"{path}[{place}]") for place, part in enumerate(content)
+            _part(part, role, f"{path}[{index}]") for index, part in enumerate(content)
         )
     if not isinstance(content, str):
         raise BadMessage("field.type", path, f"{shown(content)}, expected a string or a list of parts")

@@ -28,7 +28,7 @@ class Comparison(Value):
 def _turns(*turns: tuple[str, str]) -> Conversation:
     return Conversation(
         tuple(
-            ChatMessage(role, text, f"messages[{place}].content") for place, (role, text) in enumerate(turns)
+            ChatMessage(role, text, f"messages[{index}].content") for index, (role, text) in enumerate(turns)
         )
     )
 

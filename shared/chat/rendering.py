@@ -69,16 +69,16 @@ class Renderer:
     def render(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> Rendering:
         """Render the conversation. Raises BadMessage if the template cannot show all of it."""
         rendering = self._guarded(conversation, add_generation_prompt)
-        places = rendering.answers
+        regions_of_calls = rendering.answers
         if not self._is_marked(conversation):
             # A prompt has no answer to learn: its calls may be anywhere.
-            places = ((0, len(rendering.text)),)
+            regions_of_calls = ((0, len(rendering.text)),)
             if not add_generation_prompt:
                 spans = assistant_spans(self._templated(conversation, rendering))
-                places = regions(spans, len(rendering.text))
+                regions_of_calls = regions(spans, len(rendering.text))
                 rendering = replace(rendering, answers=_trained(conversation, spans), is_derived=True)
         if conversation.uses_tools:
-            _require_calls(conversation, rendering.text, places)
+            _require_calls(conversation, rendering.text, regions_of_calls)
         if conversation.tools:
             self._require_tools(conversation, rendering, add_generation_prompt)
         return rendering
@@ -92,13 +92,13 @@ class Renderer:
         if not last.is_trained:
             return rendering
         prompt = prompt_of(self._templated(conversation, rendering), len(conversation.messages) - 1)
-        place = num_common(rendering.text, prompt)
+        position = num_common(rendering.text, prompt)
         start = next((start for start, end in rendering.answers if end > len(prompt)), len(rendering.text))
-        if place < len(prompt) or start > place:
-            raise _other_prompt(last.field, prompt, rendering.text[place:], num_known=place)
+        if position < len(prompt) or start > position:
+            raise _other_prompt(last.field, prompt, rendering.text[position:], num_known=position)
         # The first text of the row itself, such as a line end, may form one token with the text before it.
-        is_own = rendering.text.startswith(last.content[:SHOWN_CHARACTERS], place)
-        return replace(rendering, boundary=None if is_own else place)
+        is_own = rendering.text.startswith(last.content[:SHOWN_CHARACTERS], position)
+        return replace(rendering, boundary=None if is_own else position)
 
     def plain(self, conversation: Conversation, *, add_generation_prompt: bool = False) -> str:
         """Return the text, whatever it shows of the conversation, or the reason if the template refuses it."""
@@ -230,12 +230,12 @@ def _other_prompt(field: str, prompt: str, trained: str, *, num_known: int) -> B
 
 
 def _other_text(trained: str, released: str) -> BadMessage:
-    place = num_common(trained, released)
-    written, expected = (repr(text[place : place + SHOWN_CHARACTERS]) for text in (trained, released))
+    position = num_common(trained, released)
+    written, expected = (repr(text[position : position + SHOWN_CHARACTERS]) for text in (trained, released))
     return BadMessage(
         "template.training",
         "messages",
-        f"the training template writes {written} at character {place}, expected {expected} as the model's own",
+        f"the training template writes {written} at character {position}, expected {expected} as the model's own",
     )
 
 
@@ -248,8 +248,8 @@ def _require_calls(conversation: Conversation, text: str, spans: tuple[tuple[int
     answers = [text[start:end] for start, end in spans]
     at = (0, 0)
     for message in conversation.messages:
-        for place, call in enumerate(message.tool_calls):
-            path = f"{message.field.removesuffix('.content')}.tool_calls[{place}].function"
+        for index, call in enumerate(message.tool_calls):
+            path = f"{message.field.removesuffix('.content')}.tool_calls[{index}].function"
             at = _after_call(call, path, answers, at)
         is_needed = message.tool_calls or message.role == "tool"
         if is_needed and not _stands_in(message.content.strip(), text):
@@ -257,7 +257,7 @@ def _require_calls(conversation: Conversation, text: str, spans: tuple[tuple[int
 
 
 def _after_call(call: ToolCall, path: str, answers: list[str], at: tuple[int, int]) -> tuple[int, int]:
-    """Return the place behind the call's name, as (answer, character). Raises BadMessage if a part is missing."""
+    """Return the position behind the call's name, as (answer, character). Raises BadMessage if a part is missing."""
     for number in range(at[0], len(answers)):
         start = answers[number].find(call.name, at[1] if number == at[0] else 0)
         if start < 0:

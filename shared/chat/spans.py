@@ -49,12 +49,12 @@ def assistant_spans(given: Templated) -> tuple[SpanOf | None, ...]:
 
 def regions(spans: tuple[SpanOf | None, ...], length: int) -> tuple[SpanOf, ...]:
     """Return the spans, with each None replaced by all the text between its neighbours."""
-    places = []
+    filled = []
     for number, span in enumerate(spans):
         behind = max((each[1] for each in spans[:number] if each), default=0)
         before = min((each[0] for each in spans[number:] if each), default=length)
-        places.append(span or (behind, before))
-    return tuple(places)
+        filled.append(span or (behind, before))
+    return tuple(filled)
 
 
 def prompt_of(given: Templated, number: int) -> str:
@@ -118,20 +118,20 @@ def _first_word(given: Templated, number: int, conversation: Conversation, text:
     return num_common(text, other)
 
 
-def _behind_end_of_turn(given: Templated, place: int) -> int:
-    """Return the end of the turn; from `place` on, its text is not what it would be if the turn were the last.
+def _behind_end_of_turn(given: Templated, position: int) -> int:
+    """Return the end of the turn; from `position` on, its text is not what it would be if the turn were the last.
 
-    `place` is at the end-of-turn token or behind it.
+    `position` is at the end-of-turn token or behind it.
     """
     for start, end in given.specials:
-        if start < place < end:
-            place = start
-        if start >= place:
-            before = given.text[:place].rstrip()
+        if start < position < end:
+            position = start
+        if start >= position:
+            before = given.text[:position].rstrip()
             is_behind_one = any(len(before) == other_end for _, other_end in given.specials)
-            is_next = not given.text[place:start].strip()
-            return end if is_next and not is_behind_one else place
-    return place
+            is_next = not given.text[position:start].strip()
+            return end if is_next and not is_behind_one else position
+    return position
 
 
 def _without_space_behind_end(given: Templated, start: int, end: int) -> int:

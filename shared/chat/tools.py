@@ -84,10 +84,10 @@ def _answer(message: ChatMessage, where: str, open_calls: list[str | None], *, h
 
 
 def _check_names(message: ChatMessage, where: str, names: set[str]) -> None:
-    for place, call in enumerate(message.tool_calls):
+    for index, call in enumerate(message.tool_calls):
         if names and call.name not in names:
             raise BadMessage(
-                "tools.unknown_name", f"{where}.tool_calls[{place}].function.name", shown(call.name)
+                "tools.unknown_name", f"{where}.tool_calls[{index}].function.name", shown(call.name)
             )
 
 
@@ -112,7 +112,7 @@ def _listed(holder: Mapping[str, Any], field: str, prefix: str) -> list[tuple[An
         return []
     if not isinstance(entries, list):
         raise BadMessage("field.type", f"{prefix}{field}", f"{shown(entries)}, expected a list")
-    return [(entry, f"{prefix}{field}[{place}]") for place, entry in enumerate(entries)]
+    return [(entry, f"{prefix}{field}[{index}]") for index, entry in enumerate(entries)]
 
 
 def _function(entry: Any, path: str) -> Any:

@@ -28,7 +28,7 @@ def _closing(send: Callable[..., Any]) -> Callable[..., Any]:
             raise
         except RuntimeError as error:
             connection.close(reason=CloseReason.CONNECTION_BROKEN)
-            place = f"{connection.host}:{connection.port}"
-            raise KafkaConnectionError(f"Connection at {place} broken: {error}") from error
+            address = f"{connection.host}:{connection.port}"
+            raise KafkaConnectionError(f"Connection at {address} broken: {error}") from error
 
     return sent

@@ -76,22 +76,22 @@ class Batches:
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
-        self._place = 0
+        self._position = 0
 
     def size_in_bytes(self) -> int:
         return len(self._data)
 
     def has_next(self) -> bool:
-        left = len(self._data) - self._place
+        left = len(self._data) - self._position
         return left >= OVERHEAD_BYTES and left >= self._size()
 
     def next_batch(self) -> "Batch":
-        end = self._place + self._size()
-        raw, self._place = self._data[self._place : end], end
+        end = self._position + self._size()
+        raw, self._position = self._data[self._position : end], end
         return Batch(raw)
 
     def _size(self) -> int:
-        length = int(unpack_from(">i", self._data, self._place + LENGTH_OFFSET)[0])
+        length = int(unpack_from(">i", self._data, self._position + LENGTH_OFFSET)[0])
         return OVERHEAD_BYTES + max(0, length)
 
 
@@ -152,18 +152,18 @@ class Batch:
             yield from self._stand_ins(offset, f"{type(error).__name__}: {error}")
 
     def _records_of(self, data: bytes) -> Iterator[BatchRecord]:
-        place, offset = 0, self.base_offset
+        position, offset = 0, self.base_offset
         # Only where records were compacted away may offsets be missing.
         is_compacted = self._num_records < self.next_offset - offset
         for _ in range(self._num_records):
-            record, place = self._record(data, place)
+            record, position = self._record(data, position)
             is_later = is_compacted and offset < record.offset < self.next_offset
             if record.offset != offset and not is_later:
                 raise Malformed(f"found offset {record.offset}, expected {offset}")
             offset = record.offset + 1
             yield record
-        if place != len(data) or self._num_records < 0:
-            left = len(data) - place
+        if position != len(data) or self._num_records < 0:
+            left = len(data) - position
             raise Malformed(f"found {left} bytes behind {self._num_records} records, expected none")
 
     def _data(self) -> bytes:
@@ -171,18 +171,18 @@ class Batch:
         codec = self._attributes & CODEC
         return decompress(codec, data, limit=MAX_BATCH_BYTES) if codec else data
 
-    def _record(self, data: bytes, place: int) -> tuple[BatchRecord, int]:
-        length, place = _varint(data, place)
-        end = place + length
+    def _record(self, data: bytes, position: int) -> tuple[BatchRecord, int]:
+        length, position = _varint(data, position)
+        end = position + length
         if length < 0 or end > len(data):
-            raise Malformed(f"found a record of {length} bytes, {len(data) - place} are left")
-        delta, place = _varint(data, place + 1)
-        offset_delta, place = _varint(data, place)
-        key, place = _field(data, place, end)
-        value, place = _field(data, place, end)
-        headers, place = _headers(data, place, end)
-        if place != end:
-            raise Malformed(f"found {end - place} bytes behind a record's headers, expected none")
+            raise Malformed(f"found a record of {length} bytes, {len(data) - position} are left")
+        delta, position = _varint(data, position + 1)
+        offset_delta, position = _varint(data, position)
+        key, position = _field(data, position, end)
+        value, position = _field(data, position, end)
+        headers, position = _headers(data, position, end)
+        if position != end:
+            raise Malformed(f"found {end - position} bytes behind a record's headers, expected none")
         is_log_time = bool(self._attributes & LOG_APPEND_TIME)
         time = self._max_timestamp if is_log_time else self._first_timestamp + delta
         if not -(2**63) <= time < 2**63:
@@ -203,48 +203,48 @@ def _stand_in(offset: int, raw: bytes, fault: str) -> BatchRecord:
     return BatchRecord(offset, -1, 0, None, UnreadableBatch(raw, fault), ())
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return a zigzag-coded integer and the place behind it. Raises Malformed, or IndexError at the data's end."""
-    byte = data[place]
-    place += 1
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a zigzag-coded integer and the position behind it. Raises Malformed, or IndexError at the data's end."""
+    byte = data[position]
+    position += 1
     value, shift = byte & 0x7F, 7
     while byte & 0x80:
         if shift > MAX_VARINT_BITS:
             raise Malformed("found a number of more than ten bytes")
-        byte = data[place]
-        place += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         shift += 7
-    return (value >> 1) ^ -(value & 1), place
+    return (value >> 1) ^ -(value & 1), position
 
 
-def _field(data: bytes, place: int, end: int) -> tuple[bytes | None, int]:
-    size = data[place]
+def _field(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size = data[position]
     # Nearly all are shorter than 64 bytes; a call for each would double the time that a record takes.
     if size & 0x81:
-        size, place = _varint(data, place)
+        size, position = _varint(data, position)
         if size < 0:
-            return None, place
+            return None, position
     else:
-        size, place = size >> 1, place + 1
-    if place + size > end:
-        raise Malformed(f"found a field of {size} bytes, {end - place} are left of its record")
-    return data[place : place + size], place + size
+        size, position = size >> 1, position + 1
+    if position + size > end:
+        raise Malformed(f"found a field of {size} bytes, {end - position} are left of its record")
+    return data[position : position + size], position + size
 
 
-def _headers(data: bytes, place: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, place = _varint(data, place)
-    if not 0 <= count <= end - place:
-        raise Malformed(f"found {count} headers, {end - place} bytes are left of their record")
+def _headers(data: bytes, position: int, end: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _varint(data, position)
+    if not 0 <= count <= end - position:
+        raise Malformed(f"found {count} headers, {end - position} bytes are left of their record")
     headers: list[tuple[str, bytes | None]] = []
     for number in range(count):
         if number == MAX_READ_HEADERS:
-            rest = sha256(data[place:end]).hexdigest()
+            rest = sha256(data[position:end]).hexdigest()
             headers.append((MORE_HEADERS, f"{count - number} more, sha256 {rest}".encode()))
             return tuple(headers), end
-        name, place = _field(data, place, end)
-        value, place = _field(data, place, end)
+        name, position = _field(data, position, end)
+        value, position = _field(data, position, end)
         if name is None:
             raise Malformed("found a header without a name")
         headers.append((name.decode("utf-8", "backslashreplace"), value))
-    return tuple(headers), place
+    return tuple(headers), position

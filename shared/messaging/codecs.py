@@ -56,15 +56,15 @@ def _gunzip(data: bytes, limit: int) -> bytes:
 def _unsnap(data: bytes, limit: int) -> bytes:
     if not data.startswith(XERIAL):
         return _unsnap_block(data, limit)
-    parts, place, left = [], XERIAL_HEADER_BYTES, limit
-    while place < len(data):
-        size = struct.unpack_from(">i", data, place)[0]
-        block = data[place + 4 : place + 4 + size]
+    parts, position, left = [], XERIAL_HEADER_BYTES, limit
+    while position < len(data):
+        size = struct.unpack_from(">i", data, position)[0]
+        block = data[position + 4 : position + 4 + size]
         if size < 0 or len(block) != size:
-            raise Undecodable(f"snappy: found a block of {size} bytes, {len(data) - place - 4} are left")
+            raise Undecodable(f"snappy: found a block of {size} bytes, {len(data) - position - 4} are left")
         parts.append(_unsnap_block(block, left))
         left -= len(parts[-1])
-        place += 4 + size
+        position += 4 + size
     return b"".join(parts)
 
 

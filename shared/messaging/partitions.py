@@ -75,34 +75,35 @@ class PartitionReader:
             for number in sorted(metadata.partitions_for_topic(topic) or ())
         ]
 
-    async def ranges(self, places: Iterable[Partition]) -> dict[Partition, range]:
+    async def ranges(self, partitions: Iterable[Partition]) -> dict[Partition, range]:
         """Return for each partition the range from its first existing offset to the next that will be given."""
-        partitions = [TopicPartition(*place) for place in places]
+        topic_partitions = [TopicPartition(*partition) for partition in partitions]
         begins, ends = await asyncio.gather(
-            self._consumer.beginning_offsets(partitions), self._consumer.end_offsets(partitions)
+            self._consumer.beginning_offsets(topic_partitions), self._consumer.end_offsets(topic_partitions)
         )
         return {Partition(*each): range(begins[each], ends[each]) for each in partitions}
 
-    async def offsets_at(self, milliseconds: int, places: Iterable[Partition]) -> dict[Partition, int]:
+    async def offsets_at(self, milliseconds: int, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset of each partition's first record at or after a time since 1970, or else its end."""
-        partitions = [TopicPartition(*place) for place in places]
+        topic_partitions = [TopicPartition(*partition) for partition in partitions]
         ends, offsets = await asyncio.gather(
-            self._consumer.end_offsets(partitions),
-            self._consumer.offsets_for_times(dict.fromkeys(partitions, milliseconds)),
+            self._consumer.end_offsets(topic_partitions),
+            self._consumer.offsets_for_times(dict.fromkeys(topic_partitions, milliseconds)),
         )
         return {
-            Partition(*each): offsets[each].offset if offsets[each] else ends[each] for each in partitions
+            Partition(*each): offsets[each].offset if offsets[each] else ends[each]
+            for each in topic_partitions
         }
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets, and no others."""
-        self._consumer.assign([TopicPartition(*place) for place in offsets])
-        for place, offset in offsets.items():
-            self._consumer.seek(TopicPartition(*place), offset)
+        self._consumer.assign([TopicPartition(*partition) for partition in offsets])
+        for partition, offset in offsets.items():
+            self._consumer.seek(TopicPartition(*partition), offset)
 
-    async def position(self, place: Partition) -> int:
+    async def position(self, partition: Partition) -> int:
         """Return the offset of the next record that `fetch` gives."""
-        position: int = await self._consumer.position(TopicPartition(*place))
+        position: int = await self._consumer.position(TopicPartition(*partition))
         return position
 
     async def fetch(self, *, max_records: int = MAX_RECORDS) -> list[Record]:

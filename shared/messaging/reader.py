@@ -32,18 +32,21 @@ class TopicReader:
         self._topics = frozenset(topics)
         self._from_end = from_end
         self._reader = PartitionReader(login, idle_ms=READING_MS)
-        self._places: list[Partition] = []
+        self._partitions: list[Partition] = []
 
     async def __aenter__(self) -> "TopicReader":
         await self._reader.open()
         try:
-            self._places = await self._reader.partitions(self._topics.__contains__)
-            ranges = await self._reader.ranges(self._places)
+            self._partitions = await self._reader.partitions(self._topics.__contains__)
+            ranges = await self._reader.ranges(self._partitions)
         except BaseException:
             await self._reader.close()
             raise
         self._reader.assign(
-            {place: there.stop if self._from_end else there.start for place, there in ranges.items()}
+            {
+                partition: offsets.stop if self._from_end else offsets.start
+                for partition, offsets in ranges.items()
+            }
         )
         return self
 
@@ -52,8 +55,8 @@ class TopicReader:
 
     async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
         """Yield all records up to the ends that the topics have now, oldest record time first within a fetch."""
-        ranges = await self._reader.ranges(self._places)
-        while not await self._reached({place: there.stop for place, there in ranges.items()}):
+        ranges = await self._reader.ranges(self._partitions)
+        while not await self._reached({partition: offsets.stop for partition, offsets in ranges.items()}):
             for delivery in await self._fetch():
                 yield delivery
 
@@ -68,7 +71,7 @@ class TopicReader:
         return [read(record) for record in _by_time(records)]
 
     async def _reached(self, ends: Mapping[Partition, int]) -> bool:
-        return all([await self._reader.position(place) >= end for place, end in ends.items()])
+        return all([await self._reader.position(partition) >= end for partition, end in ends.items()])
 
 
 def _by_time(records: Iterable[Record]) -> list[Record]:
@@ -76,9 +79,9 @@ def _by_time(records: Iterable[Record]) -> list[Record]:
     latest: dict[Partition, int] = {}
     times = []
     for record in records:
-        place = Partition(record.topic, record.partition)
-        latest[place] = max(record.timestamp_ms, latest.get(place, record.timestamp_ms))
-        times.append((latest[place], record))
+        partition = Partition(record.topic, record.partition)
+        latest[partition] = max(record.timestamp_ms, latest.get(partition, record.timestamp_ms))
+        times.append((latest[partition], record))
     return [record for _, record in sorted(times, key=lambda each: each[0])]
 
 

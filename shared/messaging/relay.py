@@ -219,9 +219,9 @@ class Relay:
 
     def _before_first_suspect(self, rows: Sequence[Any]) -> Sequence[Any]:
         """Return the rows before the first that may be refused, or that one alone: no later row is sent before."""
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if row["id"] in self._alone or len(row["value"]) > LARGE_BYTES:
-                return rows[: max(1, place)] if not self._under_way or place else []
+                return rows[: max(1, index)] if not self._under_way or index else []
         return rows
 
     async def _finish(self, rows: Sequence[Any], batches: Sequence[_Batch]) -> None:
@@ -274,7 +274,7 @@ async def _enqueue(producer: AIOKafkaProducer, rows: Sequence[Any]) -> list[_Bat
     """Give the rows to the producer, behind all that it was given before."""
     by_partition = await _by_partition(producer, rows)
     batches = await asyncio.gather(
-        *(_enqueue_partition(producer, *place, mine) for place, mine in by_partition.items())
+        *(_enqueue_partition(producer, *partition, mine) for partition, mine in by_partition.items())
     )
     return [batch for each in batches for batch in each]
 

@@ -57,10 +57,10 @@ class TopicIds:
 
     def offsets(self, records: Sequence[Record]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit once these records are handled, without partitions that must be read again."""
-        places = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        next_offsets = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
         return {
             each: OffsetAndMetadata(offset, self._ids.get(each.topic, ""))
-            for each, offset in places.items()
+            for each, offset in next_offsets.items()
             if each not in self.strange
         }
 

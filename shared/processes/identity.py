@@ -81,12 +81,12 @@ def signal_marked(mark: str, number: signal.Signals) -> None:
 def recorded(folder: Path) -> list[Identity]:
     """Return the processes whose `pid` files lie below `folder`."""
     identities = []
-    for place, _, names in os.walk(folder):  # unlike glob, it bears folders that vanish meanwhile
+    for directory, _, names in os.walk(folder):  # unlike glob, it bears folders that vanish meanwhile
         if "pid" in names:
             with suppress(
                 ValueError, OSError
             ):  # gone, or of another program: the search by mark finds its process
-                identities.append(Identity.parse(Path(place, "pid").read_text()))
+                identities.append(Identity.parse(Path(directory, "pid").read_text()))
     return identities
 
 

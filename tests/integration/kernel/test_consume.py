@@ -121,29 +121,29 @@ HOSTILE = {
 
 
 async def test_every_kind_of_hostile_record_is_parked_with_a_reason_and_good_ones_pass(service, writer, db):
-    places, good = {}, []
+    locations, good = {}, []
     for name, spoil in HOSTILE.items():
         sent = await writer.raw(**spoil(writer.message(new_key())))
-        places[name] = (sent.partition, sent.offset)
+        locations[name] = (sent.partition, sent.offset)
         good.append(await writer.good(new_key()))
     no_key = await writer.raw(**(writer.message(new_key()) | {"key": None}))
-    places["no_key"] = (no_key.partition, no_key.offset)
+    locations["no_key"] = (no_key.partition, no_key.offset)
     good.append(await writer.good(new_key()))
     for event_id in good:
         await until(lambda event_id=event_id: applied(db, event_id), "a good record among hostile ones")
     rows = await db.fetch(
         'SELECT partition, "offset", reason, detail, value, value_bytes, is_cut FROM parked'
     )
-    by_place = {(row["partition"], row["offset"]): row for row in rows}
-    missing = [name for name, place in places.items() if place not in by_place]
+    by_location = {(row["partition"], row["offset"]): row for row in rows}
+    missing = [name for name, location in locations.items() if location not in by_location]
     assert missing == []
-    assert all(by_place[place]["detail"] for place in places.values())
-    assert by_place[places["huge"]]["reason"] == "too_large"
-    huge = by_place[places["huge"]]
+    assert all(by_location[location]["detail"] for location in locations.values())
+    assert by_location[locations["huge"]]["reason"] == "too_large"
+    huge = by_location[locations["huge"]]
     assert (len(huge["value"]), huge["value_bytes"], huge["is_cut"]) == (64 * 1024, 1_000_009, True)
-    assert not by_place[places["bad_json"]]["is_cut"]
-    assert by_place[places["unknown_type"]]["reason"] == "unknown_type"
-    assert by_place[places["newer_version"]]["reason"] == "newer_version"
+    assert not by_location[locations["bad_json"]]["is_cut"]
+    assert by_location[locations["unknown_type"]]["reason"] == "unknown_type"
+    assert by_location[locations["newer_version"]]["reason"] == "newer_version"
 
 
 async def test_a_gap_in_a_story_is_parked_not_passed_over(service, writer, db):

@@ -21,8 +21,8 @@ async def test_is_read_no_further_and_later_without_a_gap(stack: Stack):
     seconds = 0.0
     login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
     async with PartitionReader(login) as reader:
-        places = await reader.partitions(lambda topic: topic in (TENANT, OTHER))
-        begins = {place: ends.stop for place, ends in (await reader.ranges(places)).items()}
+        partitions = await reader.partitions(lambda topic: topic in (TENANT, OTHER))
+        begins = {partition: ends.stop for partition, ends in (await reader.ranges(partitions)).items()}
         await send(stack, TENANT, RECORDS)
         await send(stack, OTHER, FEW)
         reader.assign(begins)
@@ -40,7 +40,7 @@ async def test_is_read_no_further_and_later_without_a_gap(stack: Stack):
         for _ in range(5):
             await has_read(TENANT, A_DAY)
         assert len(read[TENANT]) == paused < A_DAY + 20
-        assert {place.topic for place in limit.paused} == {TENANT}
+        assert {partition.topic for partition in limit.paused} == {TENANT}
         assert len(read[OTHER]) == FEW
         for _ in range(RECORDS // A_DAY):
             seconds += DAY_SECONDS

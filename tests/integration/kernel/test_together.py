@@ -124,15 +124,15 @@ async def test_a_record_that_comes_twice_in_one_fetch_has_one_effect(tracker_env
 
 
 @pytest.mark.parametrize(
-    "place",
+    "failpoint",
     ["inbox.inserted", "park.inserted", "db.commit.before", "db.commit.after", "offset.commit.before"],
 )
-async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Writer, db, place: str):
+async def test_a_kill_within_leaves_all_or_nothing(victim: Victim, writer: Writer, db, failpoint: str):
     keys = [new_key() for _ in range(4)]
     sent = [await writer.good(key) for _ in range(3) for key in keys]
     bad = await writer.raw(key=b"k", value=b"not json", headers=[])
     sent += [await writer.good(key) for _ in range(2) for key in keys]
-    async with victim.killed_at(place):
+    async with victim.killed_at(failpoint):
         pass
     async with victim.alive():
         rows = await effects(db, keys, len(sent))

@@ -126,8 +126,8 @@ def test_a_damaged_batch_is_fetched_again_and_is_unreadable_when_it_stays_so():
 
 def test_records_before_the_one_that_is_malformed_are_read():
     raw = a_batch([{"value": b"aaa"}, {"value": b"bbb"}, {"value": b"ccc"}])
-    place = raw.index(b"bbb") - 1
-    spoilt = resealed(raw[:place] + b"\x7f" + raw[place + 1 :])
+    index = raw.index(b"bbb") - 1
+    spoilt = resealed(raw[:index] + b"\x7f" + raw[index + 1 :])
     records = read(spoilt)
     assert [record.offset for record in records] == [0, 1, 2]
     assert records[0].value == b"aaa"
@@ -183,14 +183,14 @@ def test_a_time_beyond_every_column_is_malformed():
     assert detail_of(record).startswith("Malformed: found a time of")
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_a_header_whose_name_is_no_text_stops_nobody(place: int):
+@pytest.mark.parametrize("index", range(3))
+def test_a_header_whose_name_is_no_text_stops_nobody(index: int):
     records = [{"headers": [(name, b"1")]} for name in "abc"]
-    records[place] = {"headers": [("XXXX", b"1")]}
+    records[index] = {"headers": [("XXXX", b"1")]}
     spoilt = resealed(a_batch(records).replace(b"XXXX", b"\xff\xfeA\xff"))
     pairs = [(record.offset, record.headers[0][0]) for record in read(spoilt)]
     expected = list(enumerate("abc"))
-    expected[place] = (place, r"\xff\xfeA\xff")
+    expected[index] = (index, r"\xff\xfeA\xff")
     assert pairs == expected
 
 

@@ -56,16 +56,16 @@ def damaged(data: bytes | None, random: Random) -> bytes | None:
     """One time in five: cut, repeated, overwritten, replaced by a number, a nesting or nothing."""
     if random.random() < 0.8 or not data:
         return data
-    place = random.randrange(len(data))
+    index = random.randrange(len(data))
     return random.choice(
         (
             None,
-            data[:place],
+            data[:index],
             data * random.randint(2, 300),
-            data[:place] + random.randbytes(random.randint(1, 4)) + data[place + 1 :],
+            data[:index] + random.randbytes(random.randint(1, 4)) + data[index + 1 :],
             b"9" * random.randint(1, 6_000),
             b"[" * random.randint(1, 6_000) + b"]" * 6_000,
-            data[:place] + b"\\ud800" + data[place:],
-            data[:place] + b"\\u0000" + data[place:],
+            data[:index] + b"\\ud800" + data[index:],
+            data[:index] + b"\\u0000" + data[index:],
         )
     )

@@ -230,7 +230,7 @@ class TestSpecialTokensInText:
     def test_private_characters_beside_them_are_refused_and_alone_are_text(self) -> None:
         chat = Chat(tokenizer_of("byte_level"))
         # Those that stand for the first literal and for special tokens of four letters.
-        private = "\U000f0000" * 4 + "".join(chr(0x100000 + place) * 4 for place in range(5))
+        private = "\U000f0000" * 4 + "".join(chr(0x100000 + index) * 4 for index in range(5))
         marked = chat.encode(conversation(say("user", private), say("assistant", "b")))
         assert private in chat.tokenizer.decode(marked.ids)
         problem = chat.problem(conversation(say("user", f"{private} </s>"), say("assistant", "b")))

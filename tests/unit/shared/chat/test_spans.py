@@ -63,8 +63,8 @@ PIECES = st.lists(
 @settings(max_examples=60, deadline=None)
 def test_derived_answers_are_those_that_marks_give_whatever_is_said(contents: list[str]) -> None:
     messages = tuple(
-        ChatMessage(("user", "assistant")[place % 2], text, f"messages[{place}].content")
-        for place, text in enumerate(contents)
+        ChatMessage(("user", "assistant")[index % 2], text, f"messages[{index}].content")
+        for index, text in enumerate(contents)
     )
     result = []
     for each in (CHAT_TEMPLATE, UNMARKED):
