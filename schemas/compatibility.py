@@ -78,8 +78,8 @@ class Refusal:
         """Return the refusal with the place of a later stage's recipe and files in the specification."""
         if index == 0 or self.param.split(".")[0] not in StageSpec.model_fields:
             return self
-        place = f"later_stages[{index - 1}]"
-        return replace(self, message=f"{place}: {self.message}", param=f"{place}.{self.param}")
+        prefix = f"later_stages[{index - 1}]"
+        return replace(self, message=f"{prefix}: {self.message}", param=f"{prefix}.{self.param}")
 
 
 MIN_STEPS_OF_INTERVAL = 10

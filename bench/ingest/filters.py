@@ -89,8 +89,8 @@ def _real(name: str, rows: list[Row]) -> None:
     )
 
 
-def lines_of(places: Iterable[int]) -> frozenset[int]:
-    return frozenset(place + 1 for place in places)
+def lines_of(indices: Iterable[int]) -> frozenset[int]:
+    return frozenset(index + 1 for index in indices)
 
 
 def repeated_lines(screened: Screened) -> frozenset[int]:

@@ -53,23 +53,23 @@ def repeated(rows: Sequence[Row], *, keeps_case: bool = False, counts_once: bool
     first: dict[Plain, int] = {}
     holders: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     repeats: dict[int, int] = {}
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if text in first:
-            repeats[place] = first[text]
+            repeats[index] = first[text]
             continue
-        first[text] = place
-        if len(own[place]) < MIN_SHINGLES:
+        first[text] = index
+        if len(own[index]) < MIN_SHINGLES:
             continue
-        keys = [(text.system, text.answers, gram) for gram in own[place]]
+        keys = [(text.system, text.answers, gram) for gram in own[index]]
         shared = Counter(other for key in keys for other in holders.get(key, ()))
         alike = [
-            other for other, count in shared.items() if _jaccard(count, own[place], own[other]) >= SIMILARITY
+            other for other, count in shared.items() if _jaccard(count, own[index], own[other]) >= SIMILARITY
         ]
         if alike:
-            repeats[place] = min(alike)
+            repeats[index] = min(alike)
             continue
         for key in keys:
-            holders[key].append(place)
+            holders[key].append(index)
     return repeats
 
 
@@ -87,17 +87,17 @@ def contaminated(rows: Sequence[Row], holdout: Sequence[Row], *, counts_once: bo
     )
     own = without([word_grams(item.prompt) for item in items], boilerplate)
     items_with: dict[Hashable, list[int]] = defaultdict(list)
-    for place, item_grams in enumerate(own):
+    for index, item_grams in enumerate(own):
         for gram in item_grams:
-            items_with[gram].append(place)
-    wholes = {(item.prompt, item.answers): place for place, item in enumerate(items) if not own[place]}
+            items_with[gram].append(index)
+    wholes = {(item.prompt, item.answers): index for index, item in enumerate(items) if not own[index]}
     leaks = {}
-    for place, row_grams in enumerate(grams):
+    for index, row_grams in enumerate(grams):
         held = Counter(item for gram in row_grams for item in items_with.get(gram, ()))
         hits = [item for item, count in held.items() if count >= SHARE * len(own[item])]
-        whole = wholes.get((texts[place].prompt, texts[place].answers))
+        whole = wholes.get((texts[index].prompt, texts[index].answers))
         if hits or whole is not None:
-            leaks[place] = min(hits) if hits else int(whole or 0)
+            leaks[index] = min(hits) if hits else int(whole or 0)
     return leaks
 
 

@@ -165,14 +165,14 @@ def _pair(tokenizer: Any, twin: Any, probe: Conversation) -> tuple[Rendering, Re
 
 def _marks_alike(ours: Rendering, theirs: Rendering) -> bool:
     marked = [
-        {place for start, end in each.answers for place in range(start, end)} for each in (ours, theirs)
+        {index for start, end in each.answers for index in range(start, end)} for each in (ours, theirs)
     ]
     starts = {start for start, _ in (*ours.answers, *theirs.answers)}
     apart = sorted(marked[0] ^ marked[1], reverse=True)
-    for place in apart:
-        if place + 1 in starts:
-            starts.add(place)
-    return all(place in starts or ours.text[place].isspace() for place in apart)
+    for position in apart:
+        if position + 1 in starts:
+            starts.add(position)
+    return all(position in starts or ours.text[position].isspace() for position in apart)
 
 
 def line(row: Verdict) -> str:

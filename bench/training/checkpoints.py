@@ -89,7 +89,7 @@ def _prepared(directory: Path) -> Run:
     text = "\n".join(f"def f{number}(x): return x + {number}" for number in range(2000))
     base_dir = build_tiny_model(directory / "base", text=text, hidden_size=HIDDEN_SIZE, num_layers=NUM_LAYERS)
     tokens = list(range(40, 40 + WINDOW_TOKENS))
-    windows = [[(tokens, [int(place > 8) for place in range(WINDOW_TOKENS)])] for _ in range(128)]
+    windows = [[(tokens, [int(index > 8) for index in range(WINDOW_TOKENS)])] for _ in range(128)]
     recipe = Recipe(
         method=Method.LORA,
         lora=LoraSpec(rank=RANK),

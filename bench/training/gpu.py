@@ -211,7 +211,7 @@ def _windows() -> list[list[tuple[list[int], list[int]]]]:
         while room:
             length = min(room, max(8, round(draw.lognormvariate(5.5, 0.8))))
             tokens = [draw.randrange(100_000) for _ in range(length)]
-            window.append((tokens, [int(place >= length // 3) for place in range(length)]))
+            window.append((tokens, [int(index >= length // 3) for index in range(length)]))
             room -= length
         windows.append(window)
     return windows

@@ -87,9 +87,11 @@ def docstrings_of(source: Source) -> tuple[Docstring, ...]:
             continue
         words = (ast.get_docstring(node) or "").split()
         if len(words) >= MIN_DOCSTRING_WORDS:
-            place = node.body[0]
-            last_line = place.end_lineno or place.lineno
-            docstrings.append(Docstring(source.module, node.name, " ".join(words), place.lineno, last_line))
+            statement = node.body[0]
+            last_line = statement.end_lineno or statement.lineno
+            docstrings.append(
+                Docstring(source.module, node.name, " ".join(words), statement.lineno, last_line)
+            )
     return tuple(docstrings)
 
 

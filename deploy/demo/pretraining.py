@@ -47,8 +47,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.tokens_NT)
 
-    def __getitem__(self, places: Tensor | slice) -> "Rows":
-        return Rows(self.tokens_NT[places], self.positions_NT[places])
+    def __getitem__(self, indices: Tensor | slice) -> "Rows":
+        return Rows(self.tokens_NT[indices], self.positions_NT[indices])
 
     def in_batches(self, size: int) -> "list[Rows]":
         return [self[slice(start, start + size)] for start in range(0, len(self), size)]
@@ -87,9 +87,9 @@ def pretrain(model: Any, rows: Rows, settings: PretrainingSettings, report: Call
 def held_out_loss(model: Any, rows: Rows) -> float:
     """Mean negative log-likelihood of a next token in nats, over some rows spread over all."""
     model.eval()
-    places = torch.linspace(0, len(rows) - 1, min(len(rows), EVALUATED_ROWS)).long()
-    batches = rows[places].in_batches(8)
-    return sum(float(_next_token_loss(model, batch)) * len(batch) for batch in batches) / len(places)
+    indices = torch.linspace(0, len(rows) - 1, min(len(rows), EVALUATED_ROWS)).long()
+    batches = rows[indices].in_batches(8)
+    return sum(float(_next_token_loss(model, batch)) * len(batch) for batch in batches) / len(indices)
 
 
 def rows_of(documents: Sequence[Sequence[int]], *, row_tokens: int) -> Rows:

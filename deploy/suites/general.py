@@ -99,9 +99,9 @@ def _knowledge(draw: random.Random) -> Iterator[Row]:
 
 
 def _series(draw: random.Random, names: tuple[str, ...], what: str) -> Iterator[Row]:
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         for word, step in (("after", 1), ("before", -1)):
-            right = names[(place + step) % len(names)]
+            right = names[(index + step) % len(names)]
             wrong = draw.sample([each for each in names if each not in (name, right)], 3)
             yield _item(draw, f"The {what} {word} {name} is", right, wrong)
 

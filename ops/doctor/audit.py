@@ -48,5 +48,5 @@ def _silently(_: int) -> None:
 
 def _in_words(finding: Finding) -> str:
     what, where, offsets, between, detail = finding.row
-    place = f" {where} offsets {offsets}" if where else ""
-    return f"{what}{place}, statements {between or 'unknown'}: {detail}"
+    location = f" {where} offsets {offsets}" if where else ""
+    return f"{what}{location}, statements {between or 'unknown'}: {detail}"

@@ -231,11 +231,11 @@ def _later_stages(
 ) -> tuple[StageSpec, ...]:
     stages = []
     for index, choice in enumerate(request.retune.later_stages):
-        place = f"retune.later_stages[{index}]"
+        prefix = f"retune.later_stages[{index}]"
         recipe = _with_adapter_of(first, choice.recipe)
-        training = inputs.file(choice.training_file, param=f"{place}.training_file")
-        _require_format(training, recipe, base, param=f"{place}.training_file")
-        validation = _optional(inputs, choice.validation_file, f"{place}.validation_file")
+        training = inputs.file(choice.training_file, param=f"{prefix}.training_file")
+        _require_format(training, recipe, base, param=f"{prefix}.training_file")
+        validation = _optional(inputs, choice.validation_file, f"{prefix}.validation_file")
         stages.append(StageSpec(recipe=recipe, training_file=training.ref, validation_file=validation))
     return tuple(stages)
 
@@ -247,8 +247,8 @@ def dataset_commands(
     first, *later = dataset_ids
     commands = [dataset_command(request, inputs, tenant=tenant, dataset_id=first)]
     for index, (choice, dataset_id) in enumerate(zip(request.retune.later_stages, later, strict=True)):
-        place = f"retune.later_stages[{index}]."
-        spec = _dataset_spec(choice, request, inputs, files=place, place=place)
+        prefix = f"retune.later_stages[{index}]."
+        spec = _dataset_spec(choice, request, inputs, files=prefix, prefix=prefix)
         commands.append(SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec))
     return commands
 
@@ -269,22 +269,22 @@ def dataset_command(
         policy=own.policy,
         safety_mix=own.safety_mix,
     )
-    spec = _dataset_spec(first, request, inputs, files="", place="retune.")
+    spec = _dataset_spec(first, request, inputs, files="", prefix="retune.")
     return SubmitDataset(dataset_id=dataset_id, tenant=tenant, spec=spec)
 
 
 def _dataset_spec(
-    choice: StageChoice, request: CreateJob | CreateDataset, inputs: Inputs, *, files: str, place: str
+    choice: StageChoice, request: CreateJob | CreateDataset, inputs: Inputs, *, files: str, prefix: str
 ) -> DatasetSpec:
-    """files, place: where the request has the stage's files and the rest of it."""
+    """files, prefix: where the request has the stage's files and the rest of it."""
     base = inputs.require_base(request.model)
     training = inputs.file(choice.training_file, param=f"{files}training_file")
     _require_format(training, choice.recipe, base, param=f"{files}training_file")
     if refusal := operators_only(choice.policy):
-        raise Refused(refusal.code, f"{place}{refusal.message}", param=f"{place}{refusal.param}")
+        raise Refused(refusal.code, f"{prefix}{refusal.message}", param=f"{prefix}{refusal.param}")
     mix = None
     if asked := choice.safety_mix:
-        file = inputs.file(asked.file, param=f"{place}safety_mix.file")
+        file = inputs.file(asked.file, param=f"{prefix}safety_mix.file")
         mix = SafetyMix(file=file.ref, share=asked.share)
     return DatasetSpec(
         base_model=base.name,

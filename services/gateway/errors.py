@@ -96,8 +96,8 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
         return ApiError(400, f"body: not JSON: {message}", code="invalid_json")
     # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
     field = first.get("ctx", {}).get("field")
-    place = (*first["loc"], field) if field else first["loc"]
-    param = ".".join(str(part) for part in place if _FIELD.fullmatch(str(part))) or None
+    location = (*first["loc"], field) if field else first["loc"]
+    param = ".".join(str(part) for part in location if _FIELD.fullmatch(str(part))) or None
     has_value = kind != "missing" and not isinstance(first.get("input"), dict)
     value_text = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
     code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")

@@ -136,7 +136,7 @@ def deletions(version: Version, dataset_ids: Sequence[str]) -> list[DatasetDelet
     """Return the facts of the deletion, each with as many dataset ids as fit; at least one, for a version without
     any."""
     parts = [
-        dataset_ids[place : place + IDS_OF_A_FACT] for place in range(0, len(dataset_ids), IDS_OF_A_FACT)
+        dataset_ids[index : index + IDS_OF_A_FACT] for index in range(0, len(dataset_ids), IDS_OF_A_FACT)
     ]
     return [
         DatasetDeleted(dataset_version=version.id, tenant=version.tenant, dataset_ids=tuple(part))

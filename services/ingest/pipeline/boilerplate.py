@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from services.ingest.pipeline.text import NO_KEYS, Keys, places
+from services.ingest.pipeline.text import NO_KEYS, Keys, indices_in
 
 FEW_ROWS = 10
 FEWEST_ROWS = 4
@@ -66,9 +66,9 @@ class GramCounter:
             return
         keys, counts = runs(np.concatenate(self._buffer))
         self._buffer, self._buffered = [], 0
-        place = places(self._keys, keys)
-        is_known = place >= 0
-        self._counts[place[is_known]] += counts[is_known]
+        indices = indices_in(self._keys, keys)
+        is_known = indices >= 0
+        self._counts[indices[is_known]] += counts[is_known]
         all_keys = np.concatenate([self._keys, keys[~is_known]])
         # Two sorted runs, which a stable sort merges.
         order = np.argsort(all_keys, kind="stable")
@@ -78,8 +78,8 @@ class GramCounter:
             self._give_up_the_rarest()
 
     def _give_up_the_rarest(self) -> None:
-        place = len(self._counts) - self._max_grams // 2
-        highest_lost = int(np.partition(self._counts, place)[place])
+        rank = len(self._counts) - self._max_grams // 2
+        highest_lost = int(np.partition(self._counts, rank)[rank])
         is_kept = self._counts > highest_lost
         self._keys, self._counts = self._keys[is_kept], self._counts[is_kept]
         self.undercount += highest_lost

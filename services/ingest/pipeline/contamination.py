@@ -20,7 +20,7 @@ from services.ingest.pipeline.text import (
     RowText,
     distinct,
     gram_hashes,
-    places,
+    indices_in,
     whole_hash,
     word_hashes,
 )
@@ -110,7 +110,7 @@ def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
         wholes.append(whole)
         grams_of_items.append((line, [*grams_of_text(asked, row.answers), np.array([whole], np.uint64)]))
     source, _ = _source(name, grams_of_items, never_boilerplate=np.unique(np.array(wholes, np.uint64)))
-    return replace(source, is_shared=places(np.unique(np.array(wholes, np.uint64)), source.grams) < 0)
+    return replace(source, is_shared=indices_in(np.unique(np.array(wholes, np.uint64)), source.grams) < 0)
 
 
 def _source(
@@ -121,11 +121,11 @@ def _source(
     known, counts = runs(_joined([distinct(_joined(sets)) for sets in different.values()]))
     sets = [grams for _, of_item in items for grams in of_item]
     lines = np.array([line for line, of_item in items for _ in of_item], np.int64)
-    is_boilerplate = (counts > frequent_above(len(different))) & (places(never_boilerplate, known) < 0)
+    is_boilerplate = (counts > frequent_above(len(different))) & (indices_in(never_boilerplate, known) < 0)
     everything = _from_pairs(
         name,
         known,
-        places(known, _joined(sets)),
+        indices_in(known, _joined(sets)),
         np.repeat(np.arange(len(sets)), list(map(len, sets))),
         lines,
     )
@@ -158,12 +158,12 @@ def without_boilerplate(source: Source, rows_with: Integers, *, rows: int) -> So
 def best_hits(rows: Sequence[Keys], source: Source) -> list[Hit | None]:
     """Return for each row, given by its grams, the item that it holds most of; the first of equals."""
     row_ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    place = places(source.grams, _joined(rows))
-    place, row_ids = place[place >= 0], row_ids[place >= 0]
-    counts = source.starts[place + 1] - source.starts[place]
+    indices = indices_in(source.grams, _joined(rows))
+    indices, row_ids = indices[indices >= 0], row_ids[indices >= 0]
+    counts = source.starts[indices + 1] - source.starts[indices]
     # One entry for each set that has the gram: where its postings start, plus 0, 1, 2 …
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    set_ids = source.set_ids[np.repeat(source.starts[place], counts) + offsets]
+    set_ids = source.set_ids[np.repeat(source.starts[indices], counts) + offsets]
     pairs, in_common = runs((np.repeat(row_ids, counts) * len(source.lines) + set_ids).astype(np.uint64))
     row_of, set_of = np.divmod(pairs.astype(np.int64), len(source.lines) or 1)
     shares = in_common / source.sizes[set_of]
@@ -178,7 +178,7 @@ def shared_words(row: RowText, source: Source) -> str:
     """Return the beginning of the row's longest run of words that the source has too, as a message shows it."""
     text = "\n".join((row.system, *row.prompt_turns, row.answers))
     words = text.split()
-    is_known = places(source.grams, gram_hashes(word_hashes(text))) >= 0
+    is_known = indices_in(source.grams, gram_hashes(word_hashes(text))) >= 0
     edges = np.flatnonzero(np.diff(is_known, prepend=False, append=False))
     spans = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
     if not spans:

@@ -18,9 +18,9 @@ from services.ingest.pipeline.text import (
     WEIGHTS,
     Keys,
     RowText,
+    indices_in,
     jaccard,
     odd_numbers,
-    places,
     shingle_hashes,
     without,
 )
@@ -52,7 +52,7 @@ class Fingerprint:
 def fingerprint_of(row: RowText, common: Common, *, similarity: float) -> Fingerprint | None:
     """Return the fingerprint of a row; None for one that no other can be like: its answers are its own, or its prompt
     is all boilerplate."""
-    if places(common.repeated, np.array([row.key], np.uint64))[0] < 0:
+    if indices_in(common.repeated, np.array([row.key], np.uint64))[0] < 0:
         return None
     shingles = own_shingles(row.prompt, common)
     if len(shingles) < MIN_SHINGLES:
@@ -76,8 +76,8 @@ def band_keys(shingles: Keys, key: int, *, similarity: float) -> tuple[int, ...]
     for start in range(0, len(hashes), HASHED_AT_ONCE):
         minhash.update_batch(hashes[start : start + HASHED_AT_ONCE])
     lowest = np.asarray(minhash.hashvalues[:count], np.uint64)
-    place = np.arange(bands, dtype=np.uint64)
-    own = np.array([key], np.uint64) * WEIGHTS[1] + place * WEIGHTS[0]
+    band = np.arange(bands, dtype=np.uint64)
+    own = np.array([key], np.uint64) * WEIGHTS[1] + band * WEIGHTS[0]
     keys = lowest.reshape(bands, width) @ MULTIPLIERS[:width] + own
     return tuple(keys.tolist())
 

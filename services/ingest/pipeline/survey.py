@@ -17,7 +17,7 @@ from services.ingest.pipeline.formats import parse_example
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.order import Progress, WorkOrder
 from services.ingest.pipeline.rules import BadRow, FileRefused
-from services.ingest.pipeline.text import NO_KEYS, Keys, RowText, places, row_text, shingle_hashes
+from services.ingest.pipeline.text import NO_KEYS, Keys, RowText, indices_in, row_text, shingle_hashes
 from services.ingest.pipeline.workers import in_order
 
 
@@ -28,8 +28,8 @@ class Surveyed:
     digest: int
     key: int
     shingles: Keys
-    places: tuple[npt.NDArray[np.int64], ...]
-    """Places of the row's grams in each source."""
+    gram_indices: tuple[npt.NDArray[np.int64], ...]
+    """Indices of the row's grams in each source."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Surveyor:
 
     def _surveyed(self, row: RowText) -> Surveyed:
         grams = row_grams(row) if self.sources else NO_KEYS
-        all_places = (places(source.grams, grams) for source in self.sources)
+        by_source = (indices_in(source.grams, grams) for source in self.sources)
         return Surveyed(
             int.from_bytes(row.digest[:8]),
             row.key,
             shingle_hashes(row.prompt),
-            tuple(place[place >= 0] for place in all_places),
+            tuple(indices[indices >= 0] for indices in by_source),
         )
 
 
@@ -87,8 +87,8 @@ class FileSurvey:
         self._digests.add(row.digest)
         self._keys.append(row.key)
         self._shingles.add(row.shingles)
-        for counts, place in zip(self.rows_with, row.places, strict=True):
-            counts[place] += 1
+        for counts, indices in zip(self.rows_with, row.gram_indices, strict=True):
+            counts[indices] += 1
 
     def boilerplate(self) -> Keys:
         return self._shingles.frequent(frequent_above(self.rows))

@@ -23,7 +23,7 @@ Keys = npt.NDArray[np.uint64]
 
 def odd_numbers(count: int, *, salt: str = "") -> Keys:
     """Odd 64-bit numbers without a pattern, the same every time. Shape (count,)."""
-    digests = (hashlib.sha256(salt.encode() + bytes([place])).digest() for place in range(count))
+    digests = (hashlib.sha256(salt.encode() + bytes([index])).digest() for index in range(count))
     return np.array([int.from_bytes(digest[:8]) | 1 for digest in digests], np.uint64)
 
 
@@ -104,8 +104,8 @@ def shingle_hashes(text: str) -> Keys:
         return NO_KEYS
     count = len(points) - length + 1
     hashes: Keys = points[:count] * WEIGHTS[0]
-    for place in range(1, length):
-        hashes += points[place : place + count] * WEIGHTS[place]
+    for index in range(1, length):
+        hashes += points[index : index + count] * WEIGHTS[index]
     return distinct(hashes)
 
 
@@ -118,17 +118,17 @@ def distinct(keys: Keys) -> Keys:
     return different
 
 
-def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
+def indices_in(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
     """Return the index of each key in the sorted set `known`; -1 where it is not in it."""
     if not len(known):
         return np.full(len(keys), -1, np.int64)
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, place, -1)
+    indices = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    return np.where(known[indices] == keys, indices, -1)
 
 
 def without(keys: Keys, known: Keys) -> Keys:
     """The keys that are not in the sorted set `known`."""
-    return keys[places(known, keys) < 0]
+    return keys[indices_in(known, keys) < 0]
 
 
 def jaccard(left: Keys, right: Keys) -> float:

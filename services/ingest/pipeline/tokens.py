@@ -179,9 +179,11 @@ class Encoder:
         sides = [side for example in examples for side in example.sides]
         encoded: dict[int, Encoded | BadRow] = {}
         for is_chat, encode in ((True, self._chat), (False, self._plain_side)):
-            places = [place for place, side in enumerate(sides) if (side.conversation is not None) is is_chat]
-            encoded |= zip(places, encode([sides[place] for place in places]), strict=True)
-        return [_joined(encoded[place], encoded[place + 1]) for place in range(0, len(sides), 2)]
+            indices = [
+                index for index, side in enumerate(sides) if (side.conversation is not None) is is_chat
+            ]
+            encoded |= zip(indices, encode([sides[index] for index in indices]), strict=True)
+        return [_joined(encoded[index], encoded[index + 1]) for index in range(0, len(sides), 2)]
 
     def _plain_side(self, sides: Sequence[Example]) -> list[Encoded | BadRow]:
         if self._has_end:

@@ -31,7 +31,7 @@ class _Output:
     def __getattr__(self, name: str) -> None:
         """Give None for caches, attentions and router logits, which nobody asked for."""
 
-    def __getitem__(self, place: int) -> Tensor:
+    def __getitem__(self, index: int) -> Tensor:
         return self.last_hidden_state
 
 

@@ -37,6 +37,6 @@ async def prove_answers(client: VllmClient, name: str) -> None:
 
 def require_answer(name: str, answer: Answer) -> None:
     """Raises ProbeFailed unless it has tokens and every number is finite."""
-    numbers = [number for place in answer.likeliest for number in place.values()]
+    numbers = [number for likeliest in answer.likeliest for number in likeliest.values()]
     if not answer.tokens or not numbers or not all(math.isfinite(number) for number in numbers):
         raise ProbeFailed(f"{name} answers without numbers: {answer}")

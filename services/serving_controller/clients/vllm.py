@@ -27,14 +27,14 @@ class Answer:
     tokens: tuple[str, ...]
     """Tokens by id, `token_id:17`: different tokens may read the same."""
     likeliest: tuple[Mapping[str, float], ...]
-    """Log-probability by token, at each place."""
+    """Log-probability by token, at each position."""
 
     def distance(self, other: "Answer") -> float:
         """Largest difference of two log-probabilities, as far as both continued from the same text."""
         largest = 0.0
-        for place in range(min(len(self.tokens), len(other.tokens))):
-            largest = max(largest, _apart(self.likeliest[place], other.likeliest[place]))
-            if self.tokens[place] != other.tokens[place]:
+        for index in range(min(len(self.tokens), len(other.tokens))):
+            largest = max(largest, _apart(self.likeliest[index], other.likeliest[index]))
+            if self.tokens[index] != other.tokens[index]:
                 break
         return largest
 

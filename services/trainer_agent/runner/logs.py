@@ -31,7 +31,7 @@ class LogShipper:
         self._objects = objects
         self._journal = journal
         self._file = file
-        self._place = (job_id, attempt, node_index)
+        self._node = (job_id, attempt, node_index)
         self._lock = asyncio.Lock()
         self._pending = journal.last_log_chunk
         """Chunk that is fixed, but perhaps not stored: after a restart it is stored again, which changes nothing."""
@@ -66,7 +66,7 @@ class LogShipper:
             file.seek(chunk.start)
             data = file.read(chunk.end - chunk.start)
         try:
-            await self._objects.put_bytes(layout.log(*self._place, chunk.number), data)
+            await self._objects.put_bytes(layout.log(*self._node, chunk.number), data)
         except StorageUnavailable:
             return False
         except Conflict:

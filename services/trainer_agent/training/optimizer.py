@@ -164,9 +164,9 @@ def _with_zeros(*names: str) -> Callable[[Any, nn.Parameter], None]:
 
 def _init_state(optimizer: Any, parameter: nn.Parameter) -> None:
     for number, group in enumerate(optimizer.param_groups):
-        for place, each in enumerate(group["params"]):
+        for index, each in enumerate(group["params"]):
             if each is parameter:
-                optimizer.init_state(group, parameter, number, place)
+                optimizer.init_state(group, parameter, number, index)
 
 
 OPTIMIZERS: Mapping[OptimizerName, Callable[[Groups], list[Part]]] = {

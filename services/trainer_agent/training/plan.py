@@ -69,8 +69,8 @@ def _units(windows: Iterable[Window]) -> list[tuple[Example, ...]]:
     """Return what must be in one micro batch: an example, or the two of a preference row."""
     units: list[tuple[Example, ...]] = []
     for window in windows:
-        for place, example in enumerate(window):
-            if place and example.side == REJECTED:
+        for index, example in enumerate(window):
+            if index and example.side == REJECTED:
                 units[-1] = (*units[-1], example)
             else:
                 units.append((example,))

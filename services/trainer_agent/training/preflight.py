@@ -124,8 +124,8 @@ def _losses_in_front(run: Run, micro_batch: MicroBatch) -> Losses:
     Shapes and kernels stay those of the packed rows, so that what is left is their rounding.
     """
     losses_by_example: Losses = {}
-    for place in range(EXAMPLES_PER_WINDOW):
-        chosen = [_tried(row)[place : place + 1] for row in micro_batch]
+    for index in range(EXAMPLES_PER_WINDOW):
+        chosen = [_tried(row)[index : index + 1] for row in micro_batch]
         moved = tuple(_moved_to_front(row, *one) for row, one in zip(micro_batch, chosen, strict=True))
         losses = _losses(run, moved)
         losses_by_example |= {example.id: losses[example.id] for one in chosen for example in one}

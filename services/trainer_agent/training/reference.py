@@ -234,7 +234,7 @@ def _log_probabilities(
             for example, value in zip(examples_of(micro_batch), sums, strict=True):
                 values[example.id] = value
     totals = run.world.total(values.tolist())
-    wrong = next((place for place, value in enumerate(totals) if not math.isfinite(value)), None)
+    wrong = next((index for index, value in enumerate(totals) if not math.isfinite(value)), None)
     if wrong is not None:
         message = f"{name} example {wrong}: its log-probability at step 0 is {totals[wrong]}"
         raise TrainingFailed(FailureClass.NUMERIC, f"{message}, expected a finite number")

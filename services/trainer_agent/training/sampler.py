@@ -1,4 +1,4 @@
-"""Which windows each step trains on: a function of (seed, epoch, place), whatever the number of processes."""
+"""Which windows each step trains on: a function of (seed, epoch, index), whatever the number of processes."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +26,14 @@ class Sampler:
     def windows_after(self, step: int) -> tuple[int, ...]:
         """Return the indices of the windows that are trained on after `step` completed steps."""
         assert 0 <= step < self.num_steps, f"no batch follows step {step} of {self.num_steps}"
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.steps_per_epoch)
         order = epoch_order(self.seed, epoch, self.num_windows)
-        return tuple(order[place * self.batch_size : (place + 1) * self.batch_size].tolist())
+        return tuple(order[index * self.batch_size : (index + 1) * self.batch_size].tolist())
 
     def epochs_after(self, step: int) -> float:
         """Return the number of epochs completed after `step` steps, with a fraction."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        return epoch + min(1.0, place * self.batch_size / self.num_windows)
+        epoch, index = divmod(step, self.steps_per_epoch)
+        return epoch + min(1.0, index * self.batch_size / self.num_windows)
 
 
 @lru_cache(maxsize=2)

@@ -111,7 +111,7 @@ def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
     num_terms = max(1, objective.num_terms(plan.windows))
     sums, router_sum = [0.0] * (1 + len(objective.numbers)), 0.0
     last = len(run.share_of(plan)) - 1
-    for place, micro_batch in enumerate(run.micro_batches(plan, stop)):
+    for index, micro_batch in enumerate(run.micro_batches(plan, stop)):
         terms = objective.terms(run.sharding.training_network, micro_batch, run.device)
         # Sharding takes the mean of all ranks' gradients; the sum is needed.
         loss = terms.losses.sum() * (run.world.size / num_terms)
@@ -119,7 +119,7 @@ def _gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
         if router is not None:
             loss = loss + router.in_loss * run.world.size
             router_sum += router.value
-        run.sharding.backward(loss, is_last=place == last)
+        run.sharding.backward(loss, is_last=index == last)
         sums = list(map(add, sums, terms.sums))
         failpoint("trainer.microbatch.end")
     norm = run.sharding.clip_gradients()

@@ -41,11 +41,11 @@ def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
         start = 0
         for example in row:
             end = start + len(example.tokens)
-            places = torch.from_numpy(example.targets)
+            indices = torch.from_numpy(example.targets)
             tokens[row_number, start:end] = torch.from_numpy(example.tokens)
             positions[row_number, start:] = torch.arange(width - start)
-            sources.append(row_number * width + start + places - 1)
-            targets.append(tokens[row_number, start + places])
+            sources.append(row_number * width + start + indices - 1)
+            targets.append(tokens[row_number, start + indices])
             borders.append(row_number * width + end)
             start = end
         positions[row_number, start:] = torch.arange(width - start)
