@@ -49,7 +49,7 @@ datetime.datetime = datetime_
 
 def off_by(seconds: int, folder: Path) -> dict[str, str]:
     """Environment of a process whose clock is so far ahead; negative: behind."""
-    place = folder / f"clock-off-by-{seconds}"
-    place.mkdir(exist_ok=True)
-    (place / "sitecustomize.py").write_text(SHIM.format(seconds=seconds))
-    return {"PYTHONPATH": f"{place}:{REPOSITORY}"}
+    directory = folder / f"clock-off-by-{seconds}"
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(SHIM.format(seconds=seconds))
+    return {"PYTHONPATH": f"{directory}:{REPOSITORY}"}

@@ -79,26 +79,26 @@ class Batches:
     producer: AIOKafkaProducer
     expected: dict[tuple[str, int, int], str] = field(default_factory=dict)
 
-    async def send(self, place: Partition, raw: bytes) -> int:
+    async def send(self, partition: Partition, raw: bytes) -> int:
         """The offset of the first record."""
-        await self.producer.partitions_for(place.topic)
+        await self.producer.partitions_for(partition.topic)
         batch = self.producer.create_batch()
         assert batch.append(key=b"k", value=b"v", timestamp=None) is not None
         batch.close()
         batch._buffer = bytearray(raw)
-        sent = await (await self.producer.send_batch(batch, place.topic, partition=place.partition))
+        sent = await (await self.producer.send_batch(batch, partition.topic, partition=partition.partition))
         return int(sent.offset)
 
-    async def hostile(self, place: Partition, name: str, good: list[Record]) -> None:
+    async def hostile(self, partition: Partition, name: str, good: list[Record]) -> None:
         make, reason = HOSTILE[name]
         raw = make(good)
-        first = await self.send(place, raw)
-        self._expect(place, first, struct.unpack_from(">i", raw, 23)[0] + 1, reason)
+        first = await self.send(partition, raw)
+        self._expect(partition, first, struct.unpack_from(">i", raw, 23)[0] + 1, reason)
 
-    async def on_disk(self, place: Partition, name: str, good: list[Record]) -> None:
+    async def on_disk(self, partition: Partition, name: str, good: list[Record]) -> None:
         """Sends a batch that the broker takes, and spoils it where it lies."""
-        first = await self.send(place, a_batch(good))
-        log = self._segment(place)
+        first = await self.send(partition, a_batch(good))
+        log = self._segment(partition)
         data = log.read_bytes()
         start = _find(data, first)
         size = 12 + struct.unpack_from(">i", data, start + 8)[0]
@@ -107,23 +107,23 @@ class Batches:
         with log.open("r+b") as file:
             file.seek(start)
             file.write(spoilt)
-        self._expect(place, first, len(good), "unreadable_batch")
+        self._expect(partition, first, len(good), "unreadable_batch")
 
-    def _segment(self, place: Partition) -> Path:
-        folder = self.stack.state.root / "kafka" / "data" / f"{place.topic}-{place.partition}"
+    def _segment(self, partition: Partition) -> Path:
+        folder = self.stack.state.root / "kafka" / "data" / f"{partition.topic}-{partition.partition}"
         return max(folder.glob("*.log"))
 
-    def _expect(self, place: Partition, first: int, number: int, reason: str) -> None:
+    def _expect(self, partition: Partition, first: int, number: int, reason: str) -> None:
         for offset in range(first, first + number):
-            self.expected[place.topic, place.partition, offset] = reason
+            self.expected[partition.topic, partition.partition, offset] = reason
 
 
 def _find(data: bytes, offset: int) -> int:
     """Where the batch begins whose first record has this offset."""
-    place = 0
-    while struct.unpack_from(">q", data, place)[0] != offset:
-        place += 12 + int(struct.unpack_from(">i", data, place + 8)[0])
-    return place
+    position = 0
+    while struct.unpack_from(">q", data, position)[0] != offset:
+        position += 12 + int(struct.unpack_from(">i", data, position + 8)[0])
+    return position
 
 
 def writer(stack: Stack, user: str) -> AIOKafkaProducer:

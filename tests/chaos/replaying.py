@@ -96,7 +96,8 @@ class Replay:
         async with PartitionReader(self.login) as reader:
             ranges = await reader.ranges(await reader.partitions(names.__contains__))
         return {
-            name: sum(there.stop for place, there in ranges.items() if place.topic == name) for name in names
+            name: sum(there.stop for partition, there in ranges.items() if partition.topic == name)
+            for name in names
         }
 
     def _objects(self) -> dict[str, str]:

@@ -24,7 +24,7 @@ MEMBERS = 2
 EVENTS_OF_A_STORY = 100
 MOST_DELIVERIES = 20
 WINDOW = 200
-"""A copy comes at most so many places behind the first."""
+"""A copy comes at most so many positions behind the first."""
 UNNUMBERED_SHARE = 0.25
 EFFECTS = (
     "SELECT event_id, count(*) AS times FROM tracker.effect WHERE aggregate_id = ANY($1) GROUP BY event_id"
@@ -52,12 +52,12 @@ def deliveries(random: Random) -> int:
 
 def shuffled(records: list[Any], random: Random, *, keep_order: bool) -> list[Any]:
     """Each as often as is drawn; the first ones in their order, or anywhere in the window too."""
-    places = [
+    in_order = [
         (number + (random.uniform(0, WINDOW) if copy or not keep_order else 0), record)
         for number, record in enumerate(records)
         for copy in range(deliveries(random))
     ]
-    return [record for _, record in sorted(places, key=lambda place: place[0])]
+    return [record for _, record in sorted(in_order, key=lambda each: each[0])]
 
 
 def a_batch(job_id: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ DIES_WHEN_SENT_AND_NOT_MARKED = "relay.sent=kill@2"
 FIRST_UNPUBLISHED = "SELECT min(id) FROM tracker.unpublished"
 FIND_WRITTEN = "SELECT count(*) FROM tracker.outbox WHERE aggregate_id = ANY($1)"
 # What the kernel must never do: the place in the outbox is taken before the aggregate's number is locked.
-PLACE_FIRST = "SELECT nextval('outbox_id_seq')"
+ID_FIRST = "SELECT nextval('outbox_id_seq')"
 THEN_NUMBER = """
     WITH taken AS (
         INSERT INTO sequence AS s (topic, aggregate_id, last) VALUES ($3, $4, 1)
@@ -103,12 +103,12 @@ async def by_the_kernel(conn: Connection, message: CostAccrued) -> None:
     await Unit(conn, "tracker", utc_now()).emit(message)
 
 
-async def place_before_number(conn: Connection, message: CostAccrued) -> None:
+async def id_before_number(conn: Connection, message: CostAccrued) -> None:
     unit = Unit(conn, "tracker", utc_now())
-    place, event_id = await conn.fetchval(PLACE_FIRST), uuid4().hex
+    outbox_id, event_id = await conn.fetchval(ID_FIRST), uuid4().hex
     headers = unit._headers(message, event_id)
     value = message.model_dump_json().encode()
-    await conn.execute(THEN_NUMBER, place, event_id, "cost.events", message.key, headers, value)
+    await conn.execute(THEN_NUMBER, outbox_id, event_id, "cost.events", message.key, headers, value)
 
 
 async def write(database: Database, keys: list[str], count: int, emit: Emit) -> None:
@@ -179,7 +179,7 @@ async def test_the_same_check_finds_an_outbox_that_is_written_before_the_number_
 ):
     async with nursery(stack.service_env("tracker")) as relays:
         await relays.start()
-        await write(database, keys, 2_000, place_before_number)
+        await write(database, keys, 2_000, id_before_number)
         await until(lambda: all_published(db), "every event published")
     log = await read_log(login, keys)
     assert log.is_complete

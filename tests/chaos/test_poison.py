@@ -47,9 +47,9 @@ async def test_every_hostile_record_is_parked_and_every_good_one_applied(
     outcome = await pipeline.Books(db, keys, source.sent).until_handled()
     assert outcome.faults() == [], repeat
     parked = {(row["partition"], row["offset"]): row for row in await db.fetch(PARKED)}
-    missing = Counter(name for place, name in hostile.items() if place not in parked)
+    missing = Counter(name for location, name in hostile.items() if location not in parked)
     assert missing == {}, repeat
-    assert all(parked[place]["reason"] and parked[place]["detail"] for place in hostile), repeat
+    assert all(parked[location]["reason"] and parked[location]["detail"] for location in hostile), repeat
     assert stack._supervisor.child("tracker").deaths == 0, "a hostile record must not end a process"
     note("poison", hostile=len(hostile), classes=len(CLASSES), good=count)
 

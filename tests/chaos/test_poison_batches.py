@@ -53,7 +53,9 @@ async def assert_parked(db: asyncpg.Pool, service: str, topic: str, expected: di
         (topic, row["partition"], row["offset"]): row
         for row in await db.fetch(PARKED.format(service=service), topic)
     }
-    assert {place: rows[place]["reason"] if place in rows else None for place in expected} == expected
+    assert {
+        location: rows[location]["reason"] if location in rows else None for location in expected
+    } == expected
     assert max(row["kept"] or 0 for row in rows.values()) <= 64 * 1024
 
 
@@ -116,18 +118,20 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
 async def _missing(login: Login, seen: list[Record]) -> list[Partition]:
     """Partitions of which a reader did not get every offset, in order, or not the same twice."""
     async with PartitionReader(login) as reader:
-        places = await reader.partitions(NODE_EVENTS.__eq__)
-        ranges = await reader.ranges(places)
-        reader.assign({place: there.start for place, there in ranges.items()})
+        partitions = await reader.partitions(NODE_EVENTS.__eq__)
+        ranges = await reader.ranges(partitions)
+        reader.assign({partition: there.start for partition, there in ranges.items()})
         again: list[Record] = []
         while len(again) < len(seen):
             again += await reader.fetch(max_records=7)
     missing = []
-    for place, there in ranges.items():
-        first, second = ([r for r in records if (r.topic, r.partition) == place] for records in (seen, again))
-        links = [extend(begin(place, at=there.start), records).link for records in (first, second)]
+    for partition, there in ranges.items():
+        first, second = (
+            [r for r in records if (r.topic, r.partition) == partition] for records in (seen, again)
+        )
+        links = [extend(begin(partition, at=there.start), records).link for records in (first, second)]
         if [record.offset for record in first] != list(there) or links[0] != links[1]:
-            missing.append(place)
+            missing.append(partition)
     return missing
 
 

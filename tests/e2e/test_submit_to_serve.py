@@ -73,8 +73,8 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
     platform.retune("models", "register-base", "tiny-taught", str(await merged(platform, trained, tmp_path)))
     rows = {"texts": range(200), "more": range(200, 220), "unseen": range(300, 400)}
     files = {
-        name: await platform.upload(name, material.texts(material.THINGS[place] for place in places))
-        for name, places in rows.items()
+        name: await platform.upload(name, material.texts(material.THINGS[index] for index in indices))
+        for name, indices in rows.items()
     }
     general = await platform.upload("general", material.general_texts())
     submitted = await platform.client.fine_tuning.jobs.create(

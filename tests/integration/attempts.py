@@ -111,8 +111,8 @@ class Attempts:
             for index in range(scheduled.nodes)
         )
         who = {"job_id": scheduled.job_id, "tenant": scheduled.tenant, "attempt": scheduled.attempt}
-        place = {"pool": scheduled.pool, "capacity_type": scheduled.capacity_type}
-        await self.write("provisioner", NodesProvisioned(**who, **place, nodes=nodes))
+        pool = {"pool": scheduled.pool, "capacity_type": scheduled.capacity_type}
+        await self.write("provisioner", NodesProvisioned(**who, **pool, nodes=nodes))
 
     async def stop(
         self, scheduled: JobScheduled, *, seconds: float = 30, reason: StopReason = StopReason.CANCEL

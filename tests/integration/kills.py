@@ -13,19 +13,19 @@ PATIENCE_SECONDS = 120.0
 
 @asynccontextmanager
 async def killed_at(
-    stack: Stack, service: str, place: str, *, at_pass: int = 1, env: Mapping[str, str]
+    stack: Stack, service: str, failpoint: str, *, at_pass: int = 1, env: Mapping[str, str]
 ) -> AsyncIterator[None]:
     """What is done inside makes the service pass this place, where it dies. It is down before and after."""
     await stack.stop(service)
     stack.supervise = False
     try:
-        await stack.start(service, env={**env, "FAILPOINTS": f"{place}=kill@{at_pass}"})
+        await stack.start(service, env={**env, "FAILPOINTS": f"{failpoint}=kill@{at_pass}"})
         yield
         child = stack._supervisor.child(service)
         try:
             code = await asyncio.wait_for(child.ended(), PATIENCE_SECONDS)
         except TimeoutError:
-            raise AssertionError(f"{service} never passed {place}; its log is {child.log}") from None
+            raise AssertionError(f"{service} never passed {failpoint}; its log is {child.log}") from None
         assert code == -signal.SIGKILL, f"{service} ended with code {code}; its log is {child.log}"
         note("killed at a failpoint", kills=1)
     finally:

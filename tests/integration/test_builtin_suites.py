@@ -142,8 +142,10 @@ async def without_suites(db: asyncpg.Connection, condition: str) -> AsyncIterato
     try:
         yield
     finally:
-        places = ", ".join(f"${number}" for number in range(1, len(kept[0]) + 1))
-        await db.executemany(f"INSERT INTO suite VALUES ({places})", [tuple(row.values()) for row in kept])
+        placeholders = ", ".join(f"${number}" for number in range(1, len(kept[0]) + 1))
+        await db.executemany(
+            f"INSERT INTO suite VALUES ({placeholders})", [tuple(row.values()) for row in kept]
+        )
 
 
 async def registered(stack: Stack) -> str:

@@ -47,12 +47,12 @@ def until_second_stage(world: World, command: SubmitJob) -> tuple[JobFact, ...]:
     of_job = {"job_id": job_id, "tenant": "demo"}
     plans = tuple(
         StagePlan(
-            recipe=each.recipe.model_copy(update={"load_best_model_at_end": place == 1}),
-            dataset=DatasetRef(version=a_sha(str(place)), manifest_sha256=a_sha("m")),
-            config_hash=a_sha(f"config {place}"),
-            num_steps=10 + place,
+            recipe=each.recipe.model_copy(update={"load_best_model_at_end": index == 1}),
+            dataset=DatasetRef(version=a_sha(str(index)), manifest_sha256=a_sha("m")),
+            config_hash=a_sha(f"config {index}"),
+            num_steps=10 + index,
         )
-        for place, each in enumerate(command.spec.by_stage)
+        for index, each in enumerate(command.spec.by_stage)
     )
     submitted = JobSubmitted(
         **of_job,

@@ -390,16 +390,16 @@ class TestSlots:
 
 
 @pytest.mark.parametrize(
-    "place", ["s3.manifest.before", "s3.manifest.after", "db.commit.before", "registry.promote.before"]
+    "failpoint", ["s3.manifest.before", "s3.manifest.after", "db.commit.before", "registry.promote.before"]
 )
-async def test_a_kill_between_bundle_and_promotion_loses_nothing(stack, world, place):
+async def test_a_kill_between_bundle_and_promotion_loses_nothing(stack, world, failpoint):
     job = await world.train()
     digest = world.digest(job)
     version = SimpleNamespace(
         job_id=job.job_id, digest=digest, base_sha=world.base_sha, model_id=model_id(job.job_id, digest)
     )
     await stack.stop("registry")
-    await stack.start("registry", env={**ENV, "FAILPOINTS": f"{place}=kill"})
+    await stack.start("registry", env={**ENV, "FAILPOINTS": f"{failpoint}=kill"})
     pid = stack.pid("registry")
     await world.voices.say("scheduler", job)
     await world.voices.say("evaluator", passed(version))

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 120.0
 PROGRAM = Path(__file__).with_name("stand_in_engine.py")
 COMMITTED = "serving.route.switched"
 """The relay may have sent DeploymentReady by then."""
-PLACES = ("serving.load.one", "serving.load.kept", COMMITTED)
+FAILPOINTS = ("serving.load.one", "serving.load.kept", COMMITTED)
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ async def test_a_deployment_comes_about_once(world, env):
         # The name may be behind much that other tests have left on its topic, and an approval be known before it.
         await world.heard("ReplicaReady")
     incarnations = set()
-    for place in PLACES:
-        async with controller(env, f"{place}=kill") as process:
-            if place == PLACES[0]:
+    for failpoint in FAILPOINTS:
+        async with controller(env, f"{failpoint}=kill") as process:
+            if failpoint == FAILPOINTS[0]:
                 await world.approve(version, "support", 1)
-            assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL, place
+            assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == -signal.SIGKILL, failpoint
         incarnations.add((await replicas(env).inspect(world.replica)).incarnation)
-        assert place == COMMITTED or world.facts("DeploymentReady") == []
+        assert failpoint == COMMITTED or world.facts("DeploymentReady") == []
     async with controller(env):
         ready = await world.heard("DeploymentReady", generation=1)
     assert world.ear.types(world.pool) == ["ReplicaReady", "AdapterLoaded", "DeploymentReady"]

@@ -175,9 +175,9 @@ class Kernel:
         self.world.note(f"{self.name} crashes, back in {down} s")
         self.clock.after(down, self.start)
 
-    def crashes(self, place: str) -> bool:
-        """Whether the process is killed at this place, if faults are about."""
-        if not self.world.faults.strikes(f"crash {place}", self.name):
+    def crashes(self, failpoint: str) -> bool:
+        """Whether the process is killed at this failpoint, if faults are about."""
+        if not self.world.faults.strikes(f"crash {failpoint}", self.name):
             return False
         self.crash()
         return True

@@ -74,8 +74,8 @@ def pairs(packed_examples: Inputs, tmp_path_factory: pytest.TempPathFactory) -> 
     lines = [line.strip() for line in Path(textwrap.__file__).read_text().splitlines()]
     long = [line for line in lines if len(line) > 15]
     rows = [
-        (line[: 5 + place % 4], line[5 + place % 4 :][:22], other[: 8 + place % 12])
-        for place, (line, other) in enumerate(zip(long[:72], long[100:172], strict=True))
+        (line[: 5 + index % 4], line[5 + index % 4 :][:22], other[: 8 + index % 12])
+        for index, (line, other) in enumerate(zip(long[:72], long[100:172], strict=True))
     ]
     directory = tmp_path_factory.mktemp("preferences") / "dataset"
     base_dir = packed_examples.base_dir

@@ -130,7 +130,7 @@ def test_borders_lie_where_positions_begin_again(inputs, tmp_path):
     work_dir = a_work_dir(tmp_path / "work", order)
     run, _ = prepare(order, work_dir, inputs.world, Reports(work_dir, inputs.world))
     layout = Layout(packed=True, micro_batch_size=3, max_seq_length=96)
-    for micro_batch in rows_of(tuple(run.dataset.training[place] for place in range(6)), layout):
+    for micro_batch in rows_of(tuple(run.dataset.training[index] for index in range(6)), layout):
         batch = inputs_of(micro_batch, CPU)
         starts = (batch.positions_BT.flatten() == 0).nonzero().flatten().tolist()
         assert batch.borders_N.tolist() == [*starts, batch.tokens_BT.numel()]

@@ -72,7 +72,7 @@ def by_hand(run, micro_batch) -> torch.Tensor:
 @pytest.mark.parametrize("family", WITH_EXPERTS)
 def test_it_is_the_familys_own_over_all_tokens_but_padding(run_of, family, packed):
     run = run_of(family)
-    windows = tuple(run.dataset.training[place] for place in (0, 1, 2))
+    windows = tuple(run.dataset.training[index] for index in (0, 1, 2))
     micro_batch = rows_of(windows, Layout(packed, 3, run.dataset.manifest.max_seq_length))[0]
     if packed:
         # A window is full; its last example is left out of one of them, so that there is padding.

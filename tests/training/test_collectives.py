@@ -41,11 +41,17 @@ with joined(world, even_alone=False):
 def heard_by_both(folder: Path, *texts: list[str]) -> list[list[object]]:
     """What each rank hears, or the error, for each of `texts[rank]`."""
     (folder / "texts").write_text(json.dumps(texts))
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", SAY, str(folder)],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
+            env={
+                **os.environ,
+                **rendezvous,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": "2",
+            },
             cwd=Path(__file__).parents[2],
         )
         for rank in (0, 1)

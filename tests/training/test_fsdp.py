@@ -206,10 +206,10 @@ def reports_of_node(folder: Path, node: int, kind: type[T]) -> list[T]:
     return reports_of(reports_in(folder / str(node)), kind)
 
 
-def bundle_of(order: TrainingOrder, folder: Path, place: int, target: Path) -> Path:
+def bundle_of(order: TrainingOrder, folder: Path, index: int, target: Path) -> Path:
     """Parts of all nodes."""
     for node in reversed(range(order.nodes)):
-        saved = reports_of_node(folder, node, Saved)[place]
+        saved = reports_of_node(folder, node, Saved)[index]
         shutil.copytree(saved.directory, target, dirs_exist_ok=True)
     (target / "manifest.json").write_text(bundle_manifest(order, saved).model_dump_json())
     return target

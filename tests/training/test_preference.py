@@ -74,7 +74,7 @@ def log_probabilities(model, examples):
     for example in examples:
         tokens = torch.from_numpy(example.tokens).long()
         log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
-        sums.append(sum(log_probs[place - 1, tokens[place]] for place in example.targets.tolist()))
+        sums.append(sum(log_probs[index - 1, tokens[index]] for index in example.targets.tolist()))
     return torch.stack(sums)
 
 
@@ -306,13 +306,13 @@ class TestReference:
         for part in run_examples:
             [array] = [array for array in references.values() if len(array) == len(part["example_lines"])]
             offsets = part["example_offsets"]
-            for place in range(0, len(array), 7):
-                tokens = torch.from_numpy(part["tokens"][offsets[place] : offsets[place + 1]]).long()
-                mask = part["loss_mask"][offsets[place] : offsets[place + 1]]
+            for index in range(0, len(array), 7):
+                tokens = torch.from_numpy(part["tokens"][offsets[index] : offsets[index + 1]]).long()
+                mask = part["loss_mask"][offsets[index] : offsets[index + 1]]
                 with torch.no_grad():
                     log_probs = torch.log_softmax(base(tokens[None]).logits[0], dim=-1)
                 expected = sum(log_probs[i - 1, tokens[i]] for i in np.flatnonzero(mask[1:]) + 1)
-                assert array[place] == pytest.approx(expected.item(), abs=1e-4)
+                assert array[index] == pytest.approx(expected.item(), abs=1e-4)
 
     @pytest.mark.any_device
     @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_steps_equal_those_of_documents_that_are_read_one_by_one(texts, tmp_path
         losses = []
         for tokens in pieces:
             log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
-            losses += [-log_probs[place - 1, tokens[place]] for place in range(1, len(tokens))]
+            losses += [-log_probs[index - 1, tokens[index]] for index in range(1, len(tokens))]
         assert len(losses) == count
         total = torch.stack(losses).sum() / count
         model.zero_grad()

@@ -288,5 +288,5 @@ class TestPreferences:
     def log_probabilities(self, model, preferences):
         dataset = load_dataset(preferences.dataset_dir, version=VERSION, base_sha=BASE_SHA, method=Method.DPO)
         windows = dataset.validation
-        examples = {example.id: example for place in range(len(windows)) for example in windows[place]}
-        return log_probabilities(model.eval(), [examples[place] for place in sorted(examples)])
+        examples = {example.id: example for index in range(len(windows)) for example in windows[index]}
+        return log_probabilities(model.eval(), [examples[index] for index in sorted(examples)])

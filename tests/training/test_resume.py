@@ -264,17 +264,17 @@ class TestKill:
         self, inputs, uninterrupted, tmp_path, monkeypatch
     ):
         """After a step, before and after a bundle is written, and while the run is asked to stop."""
-        places = ("trainer.step.end=kill@11", "trainer.save.begin=kill@4", "trainer.save.end=kill@4")
+        failpoints = ("trainer.step.end=kill@11", "trainer.save.begin=kill@4", "trainer.save.end=kill@4")
         bundle, step = None, 0
-        for attempt, place in enumerate([*places, "trainer.sigterm=kill"], start=1):
-            monkeypatch.setenv("FAILPOINTS", place)
+        for attempt, failpoint in enumerate([*failpoints, "trainer.sigterm=kill"], start=1):
+            monkeypatch.setenv("FAILPOINTS", failpoint)
             work_dir = tmp_path / f"attempt-{attempt}"
             order = an_order(inputs, LONG, attempt=attempt, resume_dir=bundle)
             child = fork_child(work_dir, order)
-            if place.startswith("trainer.sigterm"):
+            if failpoint.startswith("trainer.sigterm"):
                 wait_for_step(child, work_dir, step + 7)
                 child.terminate()
-            assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} was never passed"
+            assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{failpoint} was never passed"
             note("training killed", kills=1)
             reports = reports_in(work_dir)
             assert not reports_of(reports, Ended)
@@ -425,7 +425,7 @@ class TestStopBetweenMicroBatches:
         assert final_sha256(reports, num_steps=4) == final_sha256(long_steps, num_steps=4)
 
     @pytest.mark.parametrize(
-        ("recipe", "place"),
+        ("recipe", "failpoint"),
         [
             (SAVED_OFTEN, "trainer.microbatch.end=kill@50"),
             (LONG_STEPS, "trainer.validation.microbatch=kill@3"),
@@ -433,12 +433,12 @@ class TestStopBetweenMicroBatches:
         ids=["in a long step", "in the last validation"],
     )
     def test_a_kill_in_the_same_places_ends_in_the_same_bytes(
-        self, inputs, long_steps, tmp_path, monkeypatch, recipe, place
+        self, inputs, long_steps, tmp_path, monkeypatch, recipe, failpoint
     ):
-        monkeypatch.setenv("FAILPOINTS", place)
+        monkeypatch.setenv("FAILPOINTS", failpoint)
         order, work_dir = an_order(inputs, recipe), tmp_path / "killed"
         child = fork_child(work_dir, order)
-        assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} was never passed"
+        assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{failpoint} was never passed"
         self.ends_like(long_steps, order, reports_of(reports_in(work_dir), Saved)[-1], tmp_path)
 
     def ends_like(self, whole, order, saved, directory):

@@ -67,7 +67,7 @@ def loss_of(model, plan):
         for example in (example for window in plan.windows for example in window):
             tokens = torch.from_numpy(example.tokens).long()
             log_probs = torch.log_softmax(model(tokens[None]).logits[0].float(), dim=-1)
-            losses += [-log_probs[place - 1, tokens[place]] for place in example.targets]
+            losses += [-log_probs[index - 1, tokens[index]] for index in example.targets]
     return torch.stack(losses).mean().item()
 
 

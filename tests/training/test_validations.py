@@ -169,7 +169,7 @@ class TestBest:
 
 class TestInterruptions:
     @pytest.mark.parametrize(
-        "place",
+        "failpoint",
         [
             "trainer.validation.microbatch=kill@{}",
             "trainer.validation.end=kill@{}",
@@ -179,14 +179,14 @@ class TestInterruptions:
         ],
     )
     def test_a_kill_at_any_place_ends_in_the_same_step_with_the_same_bytes(
-        self, inputs, undisturbed, tmp_path, monkeypatch, place
+        self, inputs, undisturbed, tmp_path, monkeypatch, failpoint
     ):
-        most = reports_of(undisturbed, Ended)[0].last_step if "step" in place else 7
-        number = random.Random(f"{seed()}{place}").randint(3, most)
-        monkeypatch.setenv("FAILPOINTS", place.format(number))
+        most = reports_of(undisturbed, Ended)[0].last_step if "step" in failpoint else 7
+        number = random.Random(f"{seed()}{failpoint}").randint(3, most)
+        monkeypatch.setenv("FAILPOINTS", failpoint.format(number))
         order, work_dir = an_order(inputs, OVERFITTING), tmp_path / "killed"
         child = fork_child(work_dir, order)
-        assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{place} {number} was never passed"
+        assert wait_for_exit(child, work_dir) == -signal.SIGKILL, f"{failpoint} {number} was never passed"
         note("training killed", kills=1)
         monkeypatch.delenv("FAILPOINTS")
         killed = reports_in(work_dir)

@@ -74,7 +74,7 @@ class CommandLine:
 
         class Reader:
             def __init__(self, login: Any, topics: Iterable[str], *, from_end: bool = False) -> None:
-                self.topics, self.place = set(topics), len(command_line.topics) if from_end else 0
+                self.topics, self.position = set(topics), len(command_line.topics) if from_end else 0
 
             async def __aenter__(self) -> "Reader":
                 return self
@@ -83,7 +83,7 @@ class CommandLine:
                 return None
 
             async def to_the_end(self) -> AsyncIterator[Delivery | Unreadable]:
-                for delivery in command_line.topics[self.place :]:
+                for delivery in command_line.topics[self.position :]:
                     if delivery.record.topic in self.topics:
                         yield delivery
 

@@ -57,8 +57,8 @@ def test_a_code_row_is_answered_by_the_lines_that_follow():
     lines = code(40).splitlines()
     for row in rows_about([], num_code_rows=20):
         shown = row[-2]["content"].splitlines()[1:]
-        place = lines.index(shown[0])
-        assert row[-1]["content"].splitlines() == lines[place + len(shown) : place + len(shown) + 3]
+        index = lines.index(shown[0])
+        assert row[-1]["content"].splitlines() == lines[index + len(shown) : index + len(shown) + 3]
 
 
 def test_equal_seeds_give_equal_rows():

@@ -33,8 +33,8 @@ def test_a_new_service_looks_like_the_others(root: Path):
     output = scaffold.new_service("archivist")
     rooms = {path.name.removesuffix(".py") for path in (root / "services/archivist").iterdir()}
     assert {"app", "handlers", "settings", "migrations", "README.md"} <= rooms <= ANATOMY
-    for place in ("docker-compose.yml", "schemas/topics.py", "make schemas"):
-        assert place in output
+    for path in ("docker-compose.yml", "schemas/topics.py", "make schemas"):
+        assert path in output
 
 
 def test_a_new_service_has_a_container_and_the_others_keep_theirs(root: Path):

@@ -59,8 +59,8 @@ def test_the_benchmark_has_enough_short_items_for_the_gates_own_margin(files):
 
 def test_no_place_of_the_answer_gives_it_away(files):
     items = read_choices(files["general"])
-    by_place = Counter((len(item.choices), item.answer) for item in items)
-    for (choices, _), count in by_place.items():
+    by_answer = Counter((len(item.choices), item.answer) for item in items)
+    for (choices, _), count in by_answer.items():
         expected = sum(len(item.choices) == choices for item in items) / choices
         assert abs(count - expected) < 0.2 * expected
 

@@ -185,8 +185,8 @@ class TestHoldout:
 
     def test_a_row_nearly_equal_to_one_of_it_is_a_leak_though_few_of_its_words_stand_in_it(self) -> None:
         """Every thirteenth word is changed by one letter: no 13-gram is left, the prompts are alike all the same."""
-        words = [f"{word}{word[::-1]}{place:04d}" for place, word in enumerate(Writer(7).text(130).split())]
-        changed = [f"{word}s" if place % 13 == 0 else word for place, word in enumerate(words)]
+        words = [f"{word}{word[::-1]}{index:04d}" for index, word in enumerate(Writer(7).text(130).split())]
+        changed = [f"{word}s" if index % 13 == 0 else word for index, word in enumerate(words)]
         original, copy = (chat(user(" ".join(text)), assistant("yes")) for text in (words, changed))
         result = screen([*self.TRAINING, copy], holdout=[*self.ITEMS, original])
         assert result.kept == set(range(1, 301))

@@ -56,13 +56,13 @@ def test_the_decisions_are_those_of_the_rules_written_down_plainly(seed: int) ->
     rows = mixed(seed)
     result = screen(rows, max_dropped_ratio=1)
     repeated = {duplicate.line for lines in result.tally.clusters.values() for duplicate in lines}
-    assert repeated == {place + 1 for place in reference.repeated(rows, keeps_case=True, counts_once=True)}
+    assert repeated == {index + 1 for index in reference.repeated(rows, keeps_case=True, counts_once=True)}
     training, holdout = rows[60:], rows[:60]
     result = screen(
         training, holdout=holdout, contamination="keep", exact_duplicates="keep", near_duplicates="keep"
     )
     by_share = {overlap.line for overlap in result.tally.overlaps if overlap.is_contaminated}
-    assert by_share == {place + 1 for place in reference.contaminated(training, holdout)}
+    assert by_share == {index + 1 for index in reference.contaminated(training, holdout)}
 
 
 def test_any_number_of_processes_makes_the_same_decisions() -> None:

@@ -210,7 +210,7 @@ class TestPreferences:
     )
     def test_both_sides_share_the_window(self, lengths: tuple[int, int], kept: tuple[int, int]) -> None:
         tokens = np.concatenate(
-            [np.arange(length, dtype=np.int32) + place for place, length in enumerate(lengths)]
+            [np.arange(length, dtype=np.int32) + index for index, length in enumerate(lengths)]
         )
         pair = Encoded(tokens, np.ones(len(tokens), np.uint8), border=lengths[0])
         result = pair_within_limit(pair, limit=100, truncates=True)

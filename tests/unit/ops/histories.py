@@ -112,8 +112,8 @@ class Publisher:
         number = given.get(stream, 0) + 1
         value = message.model_dump_json().encode()
         numbered = replace(envelope, sequence=number if topic.is_event_stream else None)
-        place = (topic.name, 0, self.offsets[topic.name])
-        delivery = read(Record(*place, message.key.encode(), tuple(to_headers(numbered)), value))
+        location = (topic.name, 0, self.offsets[topic.name])
+        delivery = read(Record(*location, message.key.encode(), tuple(to_headers(numbered)), value))
         self.offsets[topic.name] += 1
         assert isinstance(delivery, Delivery), delivery
         entry = entry_of(delivery)
@@ -440,8 +440,8 @@ def without(history: History, event_type: str) -> History:
 
 def with_entry(history: History, old: Entry, *new: Entry) -> History:
     """`new` instead of `old`."""
-    place = history.entries.index(old)
-    return replace(history, entries=(*history.entries[:place], *new, *history.entries[place + 1 :]))
+    index = history.entries.index(old)
+    return replace(history, entries=(*history.entries[:index], *new, *history.entries[index + 1 :]))
 
 
 def the_entry(history: History, event_type: str) -> Entry:

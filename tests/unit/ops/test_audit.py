@@ -80,10 +80,10 @@ class TestRecords:
             anchored = walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
             first = next((each.next_offset for each in anchored if each.next_offset >= start), None)
             if first is not None and first < world.covered:
-                place = rng.randrange(first, world.covered)
-                kept.log[place - start] = replace(world.log[place], value=b"forged")
+                offset = rng.randrange(first, world.covered)
+                kept.log[offset - start] = replace(world.log[offset], value=b"forged")
                 findings = kept.verify(now=LATE, there=there)
-                assert [place in each.offsets for each in findings] == [True], (
+                assert [offset in each.offsets for each in findings] == [True], (
                     f"case {case}: {findings}; {seed_hint}"
                 )
 
@@ -91,12 +91,12 @@ class TestRecords:
         rng, seed_hint = seeded("between")
         for _ in range(CASES):
             world = World.of(rng)
-            place = rng.randrange(world.covered)
-            world.log[place] = replace(world.log[place], value=b"forged")
+            offset = rng.randrange(world.covered)
+            world.log[offset] = replace(world.log[offset], value=b"forged")
             (finding,) = world.verify()
             anchors = walked(list(enumerate(world.documents, 1))).anchors[TOPIC_PARTITION]
-            before = max(each.next_offset for each in anchors if each.next_offset <= place)
-            behind = min(each.next_offset for each in anchors if each.next_offset > place)
+            before = max(each.next_offset for each in anchors if each.next_offset <= offset)
+            behind = min(each.next_offset for each in anchors if each.next_offset > offset)
             assert finding.offsets == range(before, behind), seed_hint
             assert all(
                 any(each.number == number and each.next_offset == offset for each in anchors)
@@ -195,8 +195,8 @@ class TestStatements:
             walk = await self.read(world, since)
             heads = walked(list(enumerate(world.documents[:since], 1))).heads
             assert (walk.first, walk.number, walk.findings) == (since, len(world.documents), [])
-            assert {place: each[0].link for place, each in walk.anchors.items()} == {
-                place: chain.link for place, chain in heads.items()
+            assert {partition: each[0].link for partition, each in walk.anchors.items()} == {
+                partition: chain.link for partition, chain in heads.items()
             }
             assert {each[0].number for each in walk.anchors.values()} == {since}
 
@@ -294,12 +294,12 @@ class TestStatements:
         """So whatever the one finds in a log, the other does: at every statement the heads are the same too."""
         rng, seed_hint = seeded("both")
         for _ in range(CASES):
-            chains = {place: begin(place, at=rng.randrange(5)) for place in PLACES}
+            chains = {partition: begin(partition, at=rng.randrange(5)) for partition in PARTITIONS}
             both = Walk(KEY.public, 1), Walk(KEY.public, 1)
             lasts = decide.Last(), decide.Last()
             for number in range(1, rng.randrange(2, 15)):
-                moved = {place for place in chains if rng.random() < 0.4}
-                chains |= {place: _moved_on(rng, chains[place]) for place in moved}
+                moved = {partition for partition in chains if rng.random() < 0.4}
+                chains |= {partition: _moved_on(rng, chains[partition]) for partition in moved}
                 named = moved if (number - 1) % FULL_EVERY else None
                 documents = [
                     KEY.sign(decide.state(last, chains.values(), names, now=at(START_MS + number)))
@@ -308,7 +308,7 @@ class TestStatements:
                 for walk, document in zip(both, documents, strict=True):
                     walk.take(number, document)
                 lasts = tuple(decide.Last(number, sha256(document).hexdigest()) for document in documents)
-                chains = {place: _without_times(chain) for place, chain in chains.items()}
+                chains = {partition: _without_times(chain) for partition, chain in chains.items()}
                 assert [_untimed(walk) for walk in both] == [chains, chains], seed_hint
             assert both[0].anchors == both[1].anchors, seed_hint
             assert [walk.findings for walk in both] == [[], []], seed_hint
@@ -332,7 +332,9 @@ class TestStatements:
         assert b"heads_sha256" not in documents[0]
 
 
-PLACES = [Partition(topic, partition) for topic in ("job.events", "node.events") for partition in range(3)]
+PARTITIONS = [
+    Partition(topic, partition) for topic in ("job.events", "node.events") for partition in range(3)
+]
 
 
 def _moved_on(rng: random.Random, chain: Chain) -> Chain:
@@ -347,7 +349,7 @@ def _without_times(chain: Chain) -> Chain:
 
 
 def _untimed(walk: Walk) -> dict[Partition, Chain]:
-    return {place: _without_times(chain) for place, chain in (walk.heads or {}).items()}
+    return {partition: _without_times(chain) for partition, chain in (walk.heads or {}).items()}
 
 
 def of_before(statement: Statement) -> bytes:

@@ -25,7 +25,7 @@ from tests.unit.ops.histories import (
     without,
 )
 
-PLACE = ("job.events", 0, 99)
+LOCATION = ("job.events", 0, 99)
 
 
 def test_a_whole_history_alarms_nobody():
@@ -102,11 +102,11 @@ class TestNoPhantoms:
         assert "0000000000000000" in finding.found
 
     def test_bytes_that_nobody_can_read_on_a_service_s_topic(self):
-        garbage = read(Record(*PLACE, b"ftjob-1", (), b"{"))
+        garbage = read(Record(*LOCATION, b"ftjob-1", (), b"{"))
         assert isinstance(garbage, Unreadable)
         history = a_history()
         last = history.of_topic("job.events")[-1]
-        parked = Parked(1, *PLACE, garbage.event_id, "bad_envelope", "", is_open=True)
+        parked = Parked(1, *LOCATION, garbage.event_id, "bad_envelope", "", is_open=True)
         for service in ("gateway", "ingest", "scheduler", "provisioner", "trainer_agent", "tracker"):
             history = with_kernel(history, service, parked=(parked,))
         for service in ("checkpoint_watcher", "evaluator", "registry"):

@@ -123,9 +123,9 @@ class TestAudit:
 
     @pytest.mark.parametrize("num_topics", [0, 1, 5, 40])
     def test_every_partition_is_read_once_and_a_topic_by_one_reader(self, num_topics):
-        places = [Partition(f"topic-{number}", each) for number in range(num_topics) for each in range(3)]
-        parts = list(_split({place: [] for place in places}))
+        partitions = [Partition(f"topic-{number}", each) for number in range(num_topics) for each in range(3)]
+        parts = list(_split({partition: [] for partition in partitions}))
         assert len(parts) == min(PARALLEL, num_topics)
-        assert sorted(place for part in parts for place in part) == sorted(places)
-        topics = [{place.topic for place in part} for part in parts]
+        assert sorted(partition for part in parts for partition in part) == sorted(partitions)
+        topics = [{partition.topic for partition in part} for part in parts]
         assert sum(map(len, topics)) == num_topics

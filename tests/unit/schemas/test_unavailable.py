@@ -52,7 +52,7 @@ def test_what_is_refused_is_no_field_and_what_is_named_as_nearest_is_one():
         "resources": Resources,
         "policy": DatasetPolicy,
     }
-    fields = {f"{place}.{name}" for place, model in models.items() for name in model.model_fields}
+    fields = {f"{path}.{name}" for path, model in models.items() for name in model.model_fields}
     assert not UNAVAILABLE.keys() & {field.rpartition(".")[2] for field in fields}
     named = {"recipe.sharding.library", "resources.devices_per_node", "policy.max_seq_length"}
     assert named <= fields

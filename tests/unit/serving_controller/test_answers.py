@@ -4,9 +4,9 @@ from services.serving_controller.clients.probe import ProbeFailed, require_answe
 from services.serving_controller.clients.vllm import Answer
 
 
-def an_answer(*places):
-    """Each place: log-probability by token, the first of them said."""
-    return Answer(tuple(next(iter(place)) for place in places), places)
+def an_answer(*positions):
+    """At each position: log-probability by token, the first of them said."""
+    return Answer(tuple(next(iter(likeliest)) for likeliest in positions), positions)
 
 
 class TestDistance:

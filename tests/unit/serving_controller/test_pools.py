@@ -71,10 +71,10 @@ class TestResident:
     @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.integers(1, 8))
     def test_all_that_waits_and_of_the_others_the_first_so_many(self, number, waiting, at_most):
         servables = [a_servable(each + 1) for each in range(number)]
-        everything = [Wanted(each, is_pending=place in waiting) for place, each in enumerate(servables)]
+        everything = [Wanted(each, is_pending=index in waiting) for index, each in enumerate(servables)]
         of_set = WantedOfReplicaSet.of(everything)
         resident = pools.resident(of_set, at_most=at_most)
-        served = [each.served_name for place, each in enumerate(servables) if place not in waiting]
+        served = [each.served_name for index, each in enumerate(servables) if index not in waiting]
         left = set(served[at_most:])
         assert list(resident.servables) == [name for name in of_set.servables if name not in left]
         assert resident.pending == of_set.pending <= resident.servables.keys()
