@@ -69,10 +69,12 @@ def _real(name: str, rows: list[Row]) -> None:
     leaks = screen(training, holdout=holdout, **CONTAMINATION_ALONE)
     expected = lines_of(reference.contaminated(training, holdout))
     near = frozenset(
-        each.line for kept, group in leaks.tally.clusters.items() if kept.file == "holdout" for each in group
+        each.line for kept, group in leaks.counts.clusters.items() if kept.file == "holdout" for each in group
     )
     short = frozenset(
-        each.line for each in leaks.tally.overlaps if len(_asked(holdout[each.item - 1]).split()) < GRAM_WORDS
+        each.line
+        for each in leaks.counts.overlaps
+        if len(_asked(holdout[each.item - 1]).split()) < GRAM_WORDS
     )
     reasons = {
         "equal rows counted once": expected
@@ -81,11 +83,11 @@ def _real(name: str, rows: list[Row]) -> None:
         "a question of under 13 words, whole": short,
     }
     _compare("contaminated", expected, leaks.contaminated_lines, training, reasons)
-    verdict = screen(training, holdout=holdout).findings
+    verdict = screen(training, holdout=holdout).verdict
     print(f"  with the default policy: {verdict.code} {verdict.message[:400]}")
     _planted(training, holdout)
     print(
-        f"  rows not fully compared: {alone.tally.not_fully_compared}; {len(training) / seconds:.0f} rows/s"
+        f"  rows not fully compared: {alone.counts.not_fully_compared}; {len(training) / seconds:.0f} rows/s"
     )
 
 
@@ -94,7 +96,7 @@ def lines_of(indices: Iterable[int]) -> frozenset[int]:
 
 
 def repeated_lines(screened: Screened) -> frozenset[int]:
-    return frozenset(each.line for group in screened.tally.clusters.values() for each in group)
+    return frozenset(each.line for group in screened.counts.clusters.values() for each in group)
 
 
 def _asked(row: Row) -> str:

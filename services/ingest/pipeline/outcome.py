@@ -11,10 +11,10 @@ from schemas.base import Value
 from schemas.layout import MANIFEST
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.figures import length_histogram, packing_report
-from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.order import READY, REPORT, Finished, SourceFile, WorkOrder
 from services.ingest.pipeline.parts import PartTotals
 from services.ingest.pipeline.rules import RULES_VERSION
+from services.ingest.pipeline.verdict import DatasetVerdict
 from services.ingest.report import DatasetReport, Sample, SourceReport
 
 HOLDOUT_ITEMS = 50
@@ -37,16 +37,16 @@ class PipelineResult:
     source_grams: dict[str, int] = field(default_factory=dict)
 
 
-def write(order: WorkOrder, findings: Findings, result: PipelineResult) -> Finished:
-    report = make_report(order, findings, result)
+def write(order: WorkOrder, verdict: DatasetVerdict, result: PipelineResult) -> Finished:
+    report = make_report(order, verdict, result)
     entry = _write(order.output, REPORT, report)
     if report.code == READY:
-        _write(order.output, MANIFEST, make_manifest(order, findings, result, entry))
+        _write(order.output, MANIFEST, make_manifest(order, verdict, result, entry))
     return Finished(code=report.code, message=report.message)
 
 
-def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) -> DatasetReport:
-    is_ready = findings.code == READY
+def make_report(order: WorkOrder, verdict: DatasetVerdict, result: PipelineResult) -> DatasetReport:
+    is_ready = verdict.code == READY
     mix = order.spec.safety_mix
     return DatasetReport(
         version=order.version,
@@ -57,11 +57,11 @@ def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) ->
         method=order.spec.method,
         policy=order.spec.policy,
         max_seq_length=order.max_seq_length,
-        code=findings.code,
-        message=findings.message,
-        warnings=tuple(_warnings(findings)),
-        files=tuple(tally.report() for tally in findings.tallies),
-        sources=_sources(order, findings, result),
+        code=verdict.code,
+        message=verdict.message,
+        warnings=tuple(_warnings(verdict)),
+        files=tuple(counts.report() for counts in verdict.files),
+        sources=_sources(order, verdict, result),
         safety_share=mix.share if mix else 0.0,
         safety_rows=len(result.safety_lines),
         lengths=length_histogram(result.lengths) if is_ready else None,
@@ -71,9 +71,9 @@ def make_report(order: WorkOrder, findings: Findings, result: PipelineResult) ->
 
 
 def make_manifest(
-    order: WorkOrder, findings: Findings, result: PipelineResult, report: FileEntry
+    order: WorkOrder, verdict: DatasetVerdict, result: PipelineResult, report: FileEntry
 ) -> DatasetManifest:
-    training, holdout = findings.tally("training"), findings.tally("holdout")
+    training, holdout = verdict.counts("training"), verdict.counts("holdout")
     assert training is not None, "a ready dataset has a training file"
     assert training.format is not None, "a ready file has a format"
     return DatasetManifest(
@@ -97,7 +97,7 @@ def make_manifest(
             contaminated_by_source=dict(sorted(training.contaminated_rows.items())),
             training_file_rows=training.rows,
             safety_rows=len(result.safety_lines),
-            kept_leaks=_kept_leaks(findings, result),
+            kept_leaks=_kept_leaks(verdict, result),
             holdout_rows=holdout.kept if holdout else None,
             holdout_texts=holdout.kept if holdout and holdout.format is DatasetFormat.TEXT else 0,
             long_answers=result.long_answers,
@@ -111,22 +111,22 @@ def make_manifest(
     )
 
 
-def _kept_leaks(findings: Findings, result: PipelineResult) -> dict[str, int]:
+def _kept_leaks(verdict: DatasetVerdict, result: PipelineResult) -> dict[str, int]:
     """Rows that are trained on although they give away an item of a source, by source."""
     leaks: Counter[str] = Counter()
-    for tally in findings.tallies:
-        for line, names in tally.kept_leaks.items():
-            if tally.role == "training" or (tally.role == "safety_mix" and line in result.safety_lines):
+    for counts in verdict.files:
+        for line, names in counts.kept_leaks.items():
+            if counts.role == "training" or (counts.role == "safety_mix" and line in result.safety_lines):
                 leaks.update(names)
     return dict(sorted(leaks.items()))
 
 
-def _sources(order: WorkOrder, findings: Findings, result: PipelineResult) -> tuple[SourceReport, ...]:
+def _sources(order: WorkOrder, verdict: DatasetVerdict, result: PipelineResult) -> tuple[SourceReport, ...]:
     overlaps: Counter[str] = Counter()
     contaminated: Counter[str] = Counter()
-    for tally in findings.tallies:
-        overlaps += tally.overlap_rows
-        contaminated += tally.contaminated_rows
+    for counts in verdict.files:
+        overlaps += counts.overlap_rows
+        contaminated += counts.contaminated_rows
     files = list(order.sources)
     if order.holdout and order.spec.holdout:
         digest = order.spec.holdout.sha256
@@ -144,18 +144,18 @@ def _sources(order: WorkOrder, findings: Findings, result: PipelineResult) -> tu
     )
 
 
-def _warnings(findings: Findings) -> list[str]:
+def _warnings(verdict: DatasetVerdict) -> list[str]:
     warnings = []
-    for tally in findings.tallies:
-        if tally.role == "holdout" and tally.kept < HOLDOUT_ITEMS:
-            warnings.append(f"the holdout has {tally.kept} items, the gate needs at least {HOLDOUT_ITEMS}")
-        if tally.ignored:
+    for counts in verdict.files:
+        if counts.role == "holdout" and counts.kept < HOLDOUT_ITEMS:
+            warnings.append(f"the holdout has {counts.kept} items, the gate needs at least {HOLDOUT_ITEMS}")
+        if counts.ignored:
             warnings.append(
-                f"fields of the {tally.role} file that are not read: {', '.join(sorted(tally.ignored))}"
+                f"fields of the {counts.role} file that are not read: {', '.join(sorted(counts.ignored))}"
             )
-        if tally.not_fully_compared:
+        if counts.not_fully_compared:
             warnings.append(
-                f"{tally.not_fully_compared} rows of the {tally.role} file have so many similar rows "
+                f"{counts.not_fully_compared} rows of the {counts.role} file have so many similar rows "
                 "that only the first were compared: near duplicates may remain"
             )
     return warnings

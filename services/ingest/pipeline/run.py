@@ -12,17 +12,16 @@ from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method, hold
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.answers import count_long_answers
 from services.ingest.pipeline.contamination import read_source
+from services.ingest.pipeline.counts import FileCounts
 from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Accepted, Examiner
 from services.ingest.pipeline.figures import SamplePicker
 from services.ingest.pipeline.files import HOLDOUT, format_of_file
-from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.order import Finished, Progress, WorkOrder
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import RowFilter
 from services.ingest.pipeline.survey import survey_of
-from services.ingest.pipeline.tally import FileTally
 from services.ingest.pipeline.tokens import (
     Checker,
     Encoder,
@@ -30,29 +29,30 @@ from services.ingest.pipeline.tokens import (
     template_sha256,
     training_template,
 )
+from services.ingest.pipeline.verdict import DatasetVerdict
 from shared.chat.loading import end_tokens
 
 
 def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
     """Write `report.json`, and if every file is accepted the parts and `manifest.json`, into order.output."""
-    findings = Findings(order.spec.policy)
+    verdict = DatasetVerdict(order.spec.policy)
     try:
-        files = Files(order, findings, send)
+        files = Files(order, verdict, send)
     except FileRefused as refusal:
-        findings.refuse("dataset", refusal)
-        return outcome.write(order, findings, outcome.PipelineResult())
+        verdict.refuse("dataset", refusal)
+        return outcome.write(order, verdict, outcome.PipelineResult())
     result = files.make()
-    return outcome.write(order, findings, result)
+    return outcome.write(order, verdict, result)
 
 
 class Files:
     """The files of one order, each passed through once."""
 
-    def __init__(self, order: WorkOrder, findings: Findings, send: Callable[[Progress], None]) -> None:
+    def __init__(self, order: WorkOrder, verdict: DatasetVerdict, send: Callable[[Progress], None]) -> None:
         self._order = order
         self._spec = order.spec
         self._policy = order.spec.policy
-        self._findings = findings
+        self._verdict = verdict
         self._tokenizer = load_tokenizer(order.tokenizer)
         self._training_template = training_template(order.tokenizer)
         self._ends = end_tokens(order.tokenizer, self._tokenizer)
@@ -89,18 +89,18 @@ class Files:
     def _screen_holdout(self) -> None:
         if self._order.holdout is None or self._spec.holdout is None:
             return
-        with self._findings.of("holdout", self._spec.holdout.sha256) as tally:
+        with self._verdict.of("holdout", self._spec.holdout.sha256) as counts:
             path = self._order.holdout
-            tally.format = format_of_file(path, HOLDOUT, self._policy)
-            _require_format(tally, holdout_formats(self._spec.method), "the gate asks")
+            counts.format = format_of_file(path, HOLDOUT, self._policy)
+            _require_format(counts, holdout_formats(self._spec.method), "the gate asks")
             check = Checker(self._tokenizer, training_template=self._training_template, is_holdout=True)
-            examiner = Examiner(tally.role, tally.format, self._policy, self._survey.common, check)
-            for _ in self._row_filter.kept_rows(path, examiner, tally):
+            examiner = Examiner(counts.role, counts.format, self._policy, self._survey.common, check)
+            for _ in self._row_filter.kept_rows(path, examiner, counts):
                 pass
-            if self._order.answer_tokens is not None and tally.format is not DatasetFormat.TEXT:
+            if self._order.answer_tokens is not None and counts.format is not DatasetFormat.TEXT:
                 self._long_answers = count_long_answers(
                     path,
-                    expected=tally.format,
+                    expected=counts.format,
                     policy=self._policy,
                     tokenizer=self._tokenizer,
                     budget=self._order.answer_tokens,
@@ -109,14 +109,14 @@ class Files:
     def _make_validation(self) -> PartWriter:
         writer = self._part_writer("validation")
         if self._order.validation is not None and self._spec.validation_file is not None:
-            with self._findings.of("validation", self._spec.validation_file.sha256) as tally:
-                for row in self._rows(tally, self._order.validation, self._policy.format):
+            with self._verdict.of("validation", self._spec.validation_file.sha256) as counts:
+                for row in self._rows(counts, self._order.validation, self._policy.format):
                     _add(writer, row.line, row)
         return writer
 
     def _add_training(self, writer: PartWriter, samples: SamplePicker) -> None:
-        with self._findings.of("training", self._spec.training_file.sha256) as tally:
-            for row in self._rows(tally, self._order.training, self._policy.format):
+        with self._verdict.of("training", self._spec.training_file.sha256) as counts:
+            for row in self._rows(counts, self._order.training, self._policy.format):
                 samples.offer(row)
                 _add(writer, row.line, row)
 
@@ -130,8 +130,8 @@ class Files:
             return frozenset()
         spool = TokenSpool(self._order.scratch, "safety_mix")
         digests: list[bytes] = []
-        with self._findings.of("safety_mix", mix.file.sha256) as tally:
-            for row in self._rows(tally, self._order.safety_mix, "auto"):
+        with self._verdict.of("safety_mix", mix.file.sha256) as counts:
+            for row in self._rows(counts, self._order.safety_mix, "auto"):
                 if row.encoded is not None:
                     spool.add(row.line, row.encoded)
                     digests.append(row.digest)
@@ -140,7 +140,7 @@ class Files:
             most_tokens = round(mix.share * writer.totals.tokens)
             chosen = within(ordered, np.diff(np.asarray(spool.offsets)), most_tokens)
             if ordered and not chosen:
-                self._findings.refuse("safety_mix", _too_long(most_tokens))
+                self._verdict.refuse("safety_mix", _too_long(most_tokens))
         else:
             chosen = ordered[: round(mix.share * writer.totals.rows)]
         chosen.sort()
@@ -149,14 +149,14 @@ class Files:
         spool.close()
         return frozenset(spool.lines[index] for index in chosen)
 
-    def _rows(self, tally: FileTally, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
+    def _rows(self, counts: FileCounts, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
         file_format = (
-            format_of_file(path, tally.role, self._policy) if asked == "auto" else DatasetFormat(asked)
+            format_of_file(path, counts.role, self._policy) if asked == "auto" else DatasetFormat(asked)
         )
-        tally.format = file_format
-        encoder = self._encoder(file_format, tally.role)
+        counts.format = file_format
+        encoder = self._encoder(file_format, counts.role)
         examiner = Examiner(
-            tally.role,
+            counts.role,
             file_format,
             self._policy,
             self._survey.common,
@@ -164,7 +164,7 @@ class Files:
             self._survey.sources,
             encoder,
         )
-        return self._row_filter.kept_rows(path, examiner, tally)
+        return self._row_filter.kept_rows(path, examiner, counts)
 
     def _encoder(self, file_format: DatasetFormat | None, role: FileRole) -> Encoder | None:
         """Return the encoder of a file's rows; None, with the refusal noted, where such rows cannot be tokenised.
@@ -186,7 +186,7 @@ class Files:
                 training_template=self._training_template,
             )
         except FileRefused as refusal:
-            self._findings.refuse(role, refusal)
+            self._verdict.refuse(role, refusal)
             return None
 
     def _part_writer(self, role: FileRole) -> PartWriter:
@@ -223,9 +223,9 @@ def _require_template(order: WorkOrder, template_sha256: str) -> None:
         )
 
 
-def _require_format(tally: FileTally, allowed: frozenset[DatasetFormat], whose: str) -> None:
-    if tally.format is not None and tally.format not in allowed:
-        raise _wrong_format(tally.role, tally.format, whose, allowed)
+def _require_format(counts: FileCounts, allowed: frozenset[DatasetFormat], whose: str) -> None:
+    if counts.format is not None and counts.format not in allowed:
+        raise _wrong_format(counts.role, counts.format, whose, allowed)
 
 
 def _wrong_format(

@@ -8,11 +8,11 @@ from pathlib import Path
 from schemas.dataset import RowProblem
 from schemas.specification import DatasetPolicy
 from services.ingest.pipeline.contamination import Hit
+from services.ingest.pipeline.counts import FileCounts, Filter
 from services.ingest.pipeline.duplicates import DuplicateIndex, Kept, Match
 from services.ingest.pipeline.examine import Accepted, Examiner
 from services.ingest.pipeline.files import HOLDOUT, reader_of
 from services.ingest.pipeline.order import Progress
-from services.ingest.pipeline.tally import FileTally, Filter
 from services.ingest.pipeline.workers import in_order
 
 PROGRESS_ROWS = 5_000
@@ -27,48 +27,48 @@ class RowFilter:
     workers: int
     send: Callable[[Progress], None]
 
-    def kept_rows(self, path: Path, examiner: Examiner, tally: FileTally) -> Iterator[Accepted]:
-        """The rows to keep, in order of lines; everything else is counted in `tally`."""
+    def kept_rows(self, path: Path, examiner: Examiner, counts: FileCounts) -> Iterator[Accepted]:
+        """Yield the rows to keep, in order of lines; `counts` has everything else."""
         started = time.monotonic()
         names = tuple(source.name for source in examiner.sources)
         compared = self.index.rows_not_fully_compared
         with path.open("rb") as stream:
-            reader = reader_of(stream, tally.role, self.policy)
+            reader = reader_of(stream, counts.role, self.policy)
             for row in in_order(examiner, reader, workers=self.workers):
-                tally.rows += 1
+                counts.rows += 1
                 if isinstance(row, RowProblem):
-                    tally.reject(row)
-                elif self._keeps(row, names, tally):
-                    tally.kept += 1
+                    counts.reject(row)
+                elif self._keeps(row, names, counts):
+                    counts.kept += 1
                     yield row
-                if tally.rows % PROGRESS_ROWS == 0:
-                    self._send_progress(tally, started)
-            tally.blank_lines, tally.has_bom = reader.blank_lines, reader.has_bom
-        tally.not_fully_compared = self.index.rows_not_fully_compared - compared
-        self._send_progress(tally, started)
+                if counts.rows % PROGRESS_ROWS == 0:
+                    self._send_progress(counts, started)
+            counts.blank_lines, counts.has_bom = reader.blank_lines, reader.has_bom
+        counts.not_fully_compared = self.index.rows_not_fully_compared - compared
+        self._send_progress(counts, started)
 
-    def _keeps(self, row: Accepted, names: tuple[str, ...], tally: FileTally) -> bool:
-        tally.accept_fields(row)
-        hits = tally.add_hits(row, names, limit=self.policy.contamination_ratio)
+    def _keeps(self, row: Accepted, names: tuple[str, ...], counts: FileCounts) -> bool:
+        counts.accept_fields(row)
+        hits = counts.add_hits(row, names, limit=self.policy.contamination_ratio)
         match = self.index.find(row.digest, row.fingerprint)
         if match is not None:
-            tally.add_duplicate(row, match)
-        leaks = leaks_of(hits, match, tally.role)
+            counts.add_duplicate(row, match)
+        leaks = leaks_of(hits, match, counts.role)
         if leaks:
-            tally.add_leaks(leaks)
-        why = reason_to_drop(match, tally.role, self.policy, is_contaminated=bool(leaks))
+            counts.add_leaks(leaks)
+        why = reason_to_drop(match, counts.role, self.policy, is_contaminated=bool(leaks))
         if why is not None:
-            tally.drop(row, why, _repeated(why, leaks, match))
+            counts.drop(row, why, _repeated(why, leaks, match))
             return False
         if leaks:
-            tally.kept_leaks[row.line] = tuple(leaks)
+            counts.kept_leaks[row.line] = tuple(leaks)
         if match is None or not match.is_exact:
-            self.index.add(Kept(tally.role, row.line), row.digest, row.fingerprint)
+            self.index.add(Kept(counts.role, row.line), row.digest, row.fingerprint)
         return True
 
-    def _send_progress(self, tally: FileTally, started: float) -> None:
+    def _send_progress(self, counts: FileCounts, started: float) -> None:
         seconds = round(time.monotonic() - started, 3)
-        self.send(Progress(part=tally.role, rows=tally.rows, kept=tally.kept, seconds=seconds))
+        self.send(Progress(part=counts.role, rows=counts.rows, kept=counts.kept, seconds=seconds))
 
 
 def leaks_of(hits: dict[str, Hit], match: Match | None, role: str) -> dict[str, int]:

@@ -10,14 +10,14 @@ from typing import Any
 from schemas.base import FileRef
 from schemas.specification import DatasetPolicy, DatasetSpec
 from services.ingest.pipeline.contamination import read_source
+from services.ingest.pipeline.counts import FileCounts
 from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Examiner
 from services.ingest.pipeline.files import format_of_file
-from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.order import Limits, WorkOrder
 from services.ingest.pipeline.screen import RowFilter
 from services.ingest.pipeline.survey import survey_of
-from services.ingest.pipeline.tally import FileTally
+from services.ingest.pipeline.verdict import DatasetVerdict
 from tests.builders import a_sha
 
 Row = dict[str, Any]
@@ -27,17 +27,17 @@ Row = dict[str, Any]
 class Screened:
     kept: frozenset[int]
     """1-based lines of the training file."""
-    tally: FileTally
-    findings: Findings
+    counts: FileCounts
+    verdict: DatasetVerdict
 
     @property
     def dropped(self) -> int:
-        return self.tally.dropped.total()
+        return self.counts.dropped.total()
 
     @property
     def contaminated_lines(self) -> frozenset[int]:
         """Where the policy keeps what is contaminated."""
-        return frozenset(self.tally.kept_leaks)
+        return frozenset(self.counts.kept_leaks)
 
 
 def screen(
@@ -64,18 +64,18 @@ def _screened(order: WorkOrder, registered: Any) -> Screened:
     survey = survey_of(order, registered, lambda progress: None)
     spool = PromptSpool(order.scratch / "prompts")
     index = DuplicateIndex(spool, survey.common, similarity=policy.near_duplicate_similarity)
-    passing, findings = RowFilter(index, policy, order.workers, lambda progress: None), Findings(policy)
+    passing, verdict = RowFilter(index, policy, order.workers, lambda progress: None), DatasetVerdict(policy)
     if order.holdout is not None:
-        with findings.of("holdout", "0" * 64) as tally:
-            tally.format = format_of_file(order.holdout, "holdout", policy)
-            examiner = Examiner("holdout", tally.format, policy, survey.common)
-            list(passing.kept_rows(order.holdout, examiner, tally))
-    with findings.of("training", "0" * 64) as tally:
-        tally.format = format_of_file(order.training, "training", policy)
-        examiner = Examiner("training", tally.format, policy, survey.common, sources=survey.sources)
-        kept = frozenset(row.line for row in passing.kept_rows(order.training, examiner, tally))
+        with verdict.of("holdout", "0" * 64) as counts:
+            counts.format = format_of_file(order.holdout, "holdout", policy)
+            examiner = Examiner("holdout", counts.format, policy, survey.common)
+            list(passing.kept_rows(order.holdout, examiner, counts))
+    with verdict.of("training", "0" * 64) as counts:
+        counts.format = format_of_file(order.training, "training", policy)
+        examiner = Examiner("training", counts.format, policy, survey.common, sources=survey.sources)
+        kept = frozenset(row.line for row in passing.kept_rows(order.training, examiner, counts))
     spool.close()
-    return Screened(kept, tally, findings)
+    return Screened(kept, counts, verdict)
 
 
 def _order(

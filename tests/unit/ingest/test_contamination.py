@@ -148,12 +148,12 @@ class TestBenchmarks:
     def test_what_they_share_is_said(self) -> None:
         planted = [chat(user(f"Dear. {as_read(self.ITEMS[5])}"), assistant(text)) for text in WORDS[:90]]
         result = screen([*self.GOOD, *planted], sources={"arc": self.ITEMS})
-        assert result.findings.code == "too_many_dropped"
+        assert result.verdict.code == "too_many_dropped"
         assert (
             "90 of 390 rows of the training file are contaminated by what the gate asks (policy.contamination): "
             "23.1%, at most 20.0% (policy.max_dropped_ratio). Largest groups: 90 rows like line 6 of arc. "
             f"Most frequent shared text, in 90 rows: '{as_read(self.ITEMS[5])[:60]}"
-        ) in result.findings.message
+        ) in result.verdict.message
 
 
 class TestHoldout:
@@ -176,12 +176,12 @@ class TestHoldout:
         planted = [chat(user(change(as_read(item))), assistant(REASONING)) for item in self.ITEMS]
         result = screen([*self.TRAINING, *planted], holdout=self.ITEMS)
         assert result.kept == set(range(1, 301))
-        assert dict(result.tally.contaminated_rows) == {"holdout": 60}
+        assert dict(result.counts.contaminated_rows) == {"holdout": 60}
 
     def test_a_row_equal_to_one_of_it_is_a_leak_whatever_the_share(self) -> None:
         result = screen([*self.TRAINING, self.ITEMS[3]], holdout=self.ITEMS, contamination_ratio=1)
         assert result.kept == set(range(1, 301))
-        assert (result.tally.contaminated, result.tally.of_holdout) == (1, 1)
+        assert (result.counts.contaminated, result.counts.of_holdout) == (1, 1)
 
     def test_a_row_nearly_equal_to_one_of_it_is_a_leak_though_few_of_its_words_stand_in_it(self) -> None:
         """Every thirteenth word is changed by one letter: no 13-gram is left, the prompts are alike all the same."""
@@ -190,15 +190,15 @@ class TestHoldout:
         original, copy = (chat(user(" ".join(text)), assistant("yes")) for text in (words, changed))
         result = screen([*self.TRAINING, copy], holdout=[*self.ITEMS, original])
         assert result.kept == set(range(1, 301))
-        assert (result.tally.contaminated, result.tally.of_holdout) == (1, 1)
-        assert 301 not in {overlap.line for overlap in result.tally.overlaps}
-        assert dict(result.tally.contaminated_rows) == {"holdout": 1}
+        assert (result.counts.contaminated, result.counts.of_holdout) == (1, 1)
+        assert 301 not in {overlap.line for overlap in result.counts.overlaps}
+        assert dict(result.counts.contaminated_rows) == {"holdout": 1}
 
     def test_what_is_kept_by_an_operators_word_is_counted_by_source(self) -> None:
         planted = [self.ITEMS[0], chat(user(as_read(self.ITEMS[1])), assistant(REASONING))]
         result = screen([*self.TRAINING, *planted], holdout=self.ITEMS, contamination="keep")
         assert len(result.kept) == 302
-        assert result.tally.kept_leaks == {301: ("holdout",), 302: ("holdout",)}
+        assert result.counts.kept_leaks == {301: ("holdout",), 302: ("holdout",)}
 
 
 EXACT = Match(Kept("training", 1), 1.0, is_exact=True)

@@ -55,20 +55,20 @@ def mixed(seed: int) -> list[Row]:
 def test_the_decisions_are_those_of_the_rules_written_down_plainly(seed: int) -> None:
     rows = mixed(seed)
     result = screen(rows, max_dropped_ratio=1)
-    repeated = {duplicate.line for lines in result.tally.clusters.values() for duplicate in lines}
+    repeated = {duplicate.line for lines in result.counts.clusters.values() for duplicate in lines}
     assert repeated == {index + 1 for index in reference.repeated(rows, keeps_case=True, counts_once=True)}
     training, holdout = rows[60:], rows[:60]
     result = screen(
         training, holdout=holdout, contamination="keep", exact_duplicates="keep", near_duplicates="keep"
     )
-    by_share = {overlap.line for overlap in result.tally.overlaps if overlap.is_contaminated}
+    by_share = {overlap.line for overlap in result.counts.overlaps if overlap.is_contaminated}
     assert by_share == {index + 1 for index in reference.contaminated(training, holdout)}
 
 
 def test_any_number_of_processes_makes_the_same_decisions() -> None:
     rows = mixed(9)
     one, two = (screen(rows, holdout=rows[:20], workers=workers, max_dropped_ratio=1) for workers in (1, 2))
-    assert (one.kept, one.tally.report()) == (two.kept, two.tally.report())
+    assert (one.kept, one.counts.report()) == (two.kept, two.counts.report())
 
 
 @pytest.mark.parametrize(

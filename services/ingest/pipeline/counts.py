@@ -28,7 +28,7 @@ NOUNS: dict[Filter, str] = {
 
 
 @dataclass
-class FileTally:
+class FileCounts:
     role: FileRole
     sha256: str
     format: DatasetFormat | None = None
@@ -158,69 +158,70 @@ def largest(counts: Counter[str], at_most: int = SHOWN_GROUPS) -> list[tuple[str
     return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:at_most]
 
 
-def refusal_of(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
+def refusal_of(counts: FileCounts, policy: DatasetPolicy) -> FileRefused | None:
     """Return why the file as a whole is not accepted, once all its rows are counted; None where it is."""
-    name = tally.role.replace("_", " ")
-    most = ", ".join(f"{rule} {count}" for rule, count in tally.rules.most_common(3))
-    if not tally.rows:
+    name = counts.role.replace("_", " ")
+    most = ", ".join(f"{rule} {count}" for rule, count in counts.rules.most_common(3))
+    if not counts.rows:
         return FileRefused("empty", f"the {name} file has no rows")
-    if tally.format is None:
+    if counts.format is None:
         return FileRefused(
             "wrong_format", f"no row of the {name} file has the fields of a known format ({most})"
         )
-    if tally.hard is not None:
-        return _hard_refusal(tally, tally.hard)
-    bad = f"{tally.rejected} of {tally.rows} rows of the {name} file are bad ({most})"
-    if tally.rejected and (policy.bad_rows == "reject_file" or tally.role == "holdout"):
+    if counts.hard is not None:
+        return _hard_refusal(counts, counts.hard)
+    bad = f"{counts.rejected} of {counts.rows} rows of the {name} file are bad ({most})"
+    if counts.rejected and (policy.bad_rows == "reject_file" or counts.role == "holdout"):
         return FileRefused("bad_rows", bad)
-    share = tally.rejected / tally.rows
+    share = counts.rejected / counts.rows
     if share > policy.max_bad_ratio:
         limit = f"{share:.1%}, at most {policy.max_bad_ratio:.1%} (policy.max_bad_ratio)"
         return FileRefused("too_many_bad_rows", f"{bad}: {limit}")
-    if tally.contaminated and policy.contamination == "reject_file":
+    if counts.contaminated and policy.contamination == "reject_file":
         return FileRefused(
             "contaminated",
-            f"{tally.contaminated} rows of the {name} file stand in a benchmark or the holdout",
+            f"{counts.contaminated} rows of the {name} file stand in a benchmark or the holdout",
         )
-    return _too_many_dropped(tally, policy) or _nothing_left(tally)
+    return _too_many_dropped(counts, policy) or _nothing_left(counts)
 
 
-def _hard_refusal(tally: FileTally, first: RowProblem) -> FileRefused:
-    count, name = tally.rules[first.rule], tally.role.replace("_", " ")
+def _hard_refusal(counts: FileCounts, first: RowProblem) -> FileRefused:
+    count, name = counts.rules[first.rule], counts.role.replace("_", " ")
     return FileRefused(
         first.rule,
         f"line {first.line} of the {name} file, {first.field}: {first.found}; "
-        f"{count} of {tally.rows} rows: {first.fix}",
+        f"{count} of {counts.rows} rows: {first.fix}",
     )
 
 
-def _too_many_dropped(tally: FileTally, policy: DatasetPolicy) -> FileRefused | None:
+def _too_many_dropped(counts: FileCounts, policy: DatasetPolicy) -> FileRefused | None:
     """Refuse a file of which a filter takes much: the filter has met what it was not made for, and the reason is
     said."""
     messages = [
-        _dropped_sentence(tally, why, policy.max_dropped_ratio)
+        _dropped_sentence(counts, why, policy.max_dropped_ratio)
         for why in NOUNS
-        if tally.dropped[why] > policy.max_dropped_ratio * tally.rows
+        if counts.dropped[why] > policy.max_dropped_ratio * counts.rows
     ]
     return FileRefused("too_many_dropped", "; ".join(messages)) if messages else None
 
 
-def _dropped_sentence(tally: FileTally, why: Filter, limit: float) -> str:
-    count, name = tally.dropped[why], tally.role.replace("_", " ")
-    groups = ", ".join(f"{rows} rows like {group}" for group, rows in largest(tally.groups[why]))
-    ((excerpt, rows),) = largest(tally.excerpts[why], at_most=1)
+def _dropped_sentence(counts: FileCounts, why: Filter, limit: float) -> str:
+    count, name = counts.dropped[why], counts.role.replace("_", " ")
+    groups = ", ".join(f"{rows} rows like {group}" for group, rows in largest(counts.groups[why]))
+    ((excerpt, rows),) = largest(counts.excerpts[why], at_most=1)
     return (
-        f"{count} of {tally.rows} rows of the {name} file are {NOUNS[why]} (policy.{why}): "
-        f"{count / tally.rows:.1%}, at most {limit:.1%} (policy.max_dropped_ratio). "
+        f"{count} of {counts.rows} rows of the {name} file are {NOUNS[why]} (policy.{why}): "
+        f"{count / counts.rows:.1%}, at most {limit:.1%} (policy.max_dropped_ratio). "
         f"Largest groups: {groups}. Most frequent shared text, in {rows} rows: {cut(repr(excerpt))}"
     )
 
 
-def _nothing_left(tally: FileTally) -> FileRefused | None:
-    if tally.kept:
+def _nothing_left(counts: FileCounts) -> FileRefused | None:
+    if counts.kept:
         return None
+    name = counts.role.replace("_", " ")
     return FileRefused(
         "empty",
-        f"no row of the {tally.role.replace('_', ' ')} file is left: of {tally.rows} rows {tally.rejected} are bad, "
-        f"{tally.exact + tally.near} duplicates, {tally.contaminated} contaminated",
+        f"no row of the {name} file is left: of {counts.rows} rows {counts.rejected} are bad, "
+        f"{counts.exact + counts.near} duplicates, {counts.contaminated} contaminated",
     )

@@ -8,69 +8,69 @@ import pytest
 
 from schemas.dataset import FileRole
 from schemas.specification import DatasetFormat, DatasetPolicy
-from services.ingest.pipeline import tally as module
+from services.ingest.pipeline import counts as module
+from services.ingest.pipeline.counts import FileCounts, refusal_of
 from services.ingest.pipeline.duplicates import Kept, Match
-from services.ingest.pipeline.findings import Findings
 from services.ingest.pipeline.rules import FIXES, HARD_RULES, BadRow, FileRefused
-from services.ingest.pipeline.tally import FileTally, refusal_of
+from services.ingest.pipeline.verdict import DatasetVerdict
 from services.ingest.report import Cluster, Duplicate
 from tests.unit.ingest.builders import chat, examine
 
 
-def a_tally(role: FileRole = "training", *, good: int = 90, bad: int = 0, **changes: Any) -> FileTally:
+def some_counts(role: FileRole = "training", *, good: int = 90, bad: int = 0, **changes: Any) -> FileCounts:
     fields = {"format": DatasetFormat.CHAT, "rows": good + bad, "kept": good} | changes
-    tally = FileTally(role, "0" * 64, **fields)
+    counts = FileCounts(role, "0" * 64, **fields)
     for line in range(bad):
-        tally.reject(BadRow("chat.role_order", "messages[0].role", "assistant").at(role, line + 1))
-    return tally
+        counts.reject(BadRow("chat.role_order", "messages[0].role", "assistant").at(role, line + 1))
+    return counts
 
 
-def a_dropping_tally(**dropped: int) -> FileTally:
+def counts_of_dropped(**dropped: int) -> FileCounts:
     """Of 90 good rows, so many were dropped by each filter; each repeats one of three rows."""
-    tally = a_tally()
+    counts = some_counts()
     (row,) = examine(chat())
     for why, count in dropped.items():
         for number in range(count):
-            tally.drop(replace(row, excerpt="Dear Sir"), why, f"line {number % 3} of the training file")  # type: ignore[arg-type]
-    return tally
+            counts.drop(replace(row, excerpt="Dear Sir"), why, f"line {number % 3} of the training file")  # type: ignore[arg-type]
+    return counts
 
 
-def code_of(tally: FileTally, **policy: Any) -> str | None:
-    refusal = refusal_of(tally, DatasetPolicy(**policy))
+def code_of(counts: FileCounts, **policy: Any) -> str | None:
+    refusal = refusal_of(counts, DatasetPolicy(**policy))
     return refusal and refusal.code
 
 
 @pytest.mark.parametrize(
-    ("tally", "policy", "code"),
+    ("counts", "policy", "code"),
     [
-        (a_tally(), {}, None),
-        (a_tally(good=0), {}, "empty"),
-        (a_tally(good=0, bad=3, format=None), {}, "wrong_format"),
-        (a_tally(good=90, bad=10), {}, None),
-        (a_tally(good=89, bad=11), {}, "too_many_bad_rows"),
-        (a_tally(good=89, bad=11), {"max_bad_ratio": 0.2}, None),
-        (a_tally(good=99, bad=1), {"bad_rows": "reject_file"}, "bad_rows"),
-        (a_tally("holdout", good=99, bad=1), {}, "bad_rows"),
-        (a_tally(contaminated=1), {}, None),
-        (a_tally(contaminated=1), {"contamination": "reject_file"}, "contaminated"),
-        (a_tally(kept=0), {}, "empty"),
-        (a_tally(dropped=Counter(near_duplicates=18)), {}, None),
-        (a_dropping_tally(near_duplicates=19), {}, "too_many_dropped"),
-        (a_dropping_tally(exact_duplicates=19), {}, "too_many_dropped"),
-        (a_dropping_tally(contamination=19), {}, "too_many_dropped"),
-        (a_dropping_tally(near_duplicates=15, contamination=15), {}, None),
-        (a_dropping_tally(near_duplicates=19), {"max_dropped_ratio": 0.3}, None),
-        (a_dropping_tally(near_duplicates=1), {"max_dropped_ratio": 0}, "too_many_dropped"),
+        (some_counts(), {}, None),
+        (some_counts(good=0), {}, "empty"),
+        (some_counts(good=0, bad=3, format=None), {}, "wrong_format"),
+        (some_counts(good=90, bad=10), {}, None),
+        (some_counts(good=89, bad=11), {}, "too_many_bad_rows"),
+        (some_counts(good=89, bad=11), {"max_bad_ratio": 0.2}, None),
+        (some_counts(good=99, bad=1), {"bad_rows": "reject_file"}, "bad_rows"),
+        (some_counts("holdout", good=99, bad=1), {}, "bad_rows"),
+        (some_counts(contaminated=1), {}, None),
+        (some_counts(contaminated=1), {"contamination": "reject_file"}, "contaminated"),
+        (some_counts(kept=0), {}, "empty"),
+        (some_counts(dropped=Counter(near_duplicates=18)), {}, None),
+        (counts_of_dropped(near_duplicates=19), {}, "too_many_dropped"),
+        (counts_of_dropped(exact_duplicates=19), {}, "too_many_dropped"),
+        (counts_of_dropped(contamination=19), {}, "too_many_dropped"),
+        (counts_of_dropped(near_duplicates=15, contamination=15), {}, None),
+        (counts_of_dropped(near_duplicates=19), {"max_dropped_ratio": 0.3}, None),
+        (counts_of_dropped(near_duplicates=1), {"max_dropped_ratio": 0}, "too_many_dropped"),
     ],
 )
 def test_the_verdict_follows_from_counts_and_policy(
-    tally: FileTally, policy: dict[str, Any], code: str | None
+    counts: FileCounts, policy: dict[str, Any], code: str | None
 ) -> None:
-    assert code_of(tally, **policy) == code
+    assert code_of(counts, **policy) == code
 
 
 def test_the_refusal_says_how_many_of_how_many_which_rules_and_the_limit() -> None:
-    refusal = refusal_of(a_tally(good=10, bad=30), DatasetPolicy())
+    refusal = refusal_of(some_counts(good=10, bad=30), DatasetPolicy())
     assert refusal is not None
     assert refusal.message == (
         "30 of 40 rows of the training file are bad (chat.role_order 30): 75.0%, at most 10.0% "
@@ -79,7 +79,7 @@ def test_the_refusal_says_how_many_of_how_many_which_rules_and_the_limit() -> No
 
 
 def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() -> None:
-    refusal = refusal_of(a_dropping_tally(near_duplicates=45, contamination=1), DatasetPolicy())
+    refusal = refusal_of(counts_of_dropped(near_duplicates=45, contamination=1), DatasetPolicy())
     assert refusal is not None
     assert refusal.message == (
         "45 of 90 rows of the training file are near duplicates of earlier rows (policy.near_duplicates): 50.0%, "
@@ -91,12 +91,12 @@ def test_a_filter_that_takes_much_says_what_it_took_and_what_the_rows_share() ->
 
 @pytest.mark.parametrize("policy", [{}, {"bad_rows": "drop", "max_bad_ratio": 1.0}])
 def test_one_row_that_breaks_a_hard_rule_refuses_the_file_and_is_named(policy: Any) -> None:
-    tally = a_tally(bad=1)
+    counts = some_counts(bad=1)
     description = "behind 'A' 'b', expected '<think>' as where the answer is asked for"
     for line in (7, 9):
         problem = BadRow("template.generation_prompt", "messages[1].content", description)
-        tally.reject(problem.at("training", line))
-    refusal = refusal_of(tally, DatasetPolicy(**policy))
+        counts.reject(problem.at("training", line))
+    refusal = refusal_of(counts, DatasetPolicy(**policy))
     assert refusal is not None
     assert refusal.code == "template.generation_prompt"
     assert refusal.message == (
@@ -110,11 +110,11 @@ def test_hard_rules_are_rules() -> None:
 
 def test_lists_are_capped_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LISTED", 2)
-    tally = a_tally(bad=5)
+    counts = some_counts(bad=5)
     (row,) = examine(chat())
     for line in (7, 8, 9):
-        tally.add_duplicate(replace(row, line=line), Match(Kept("training", 1), 0.95, is_exact=False))
-    report = tally.report()
+        counts.add_duplicate(replace(row, line=line), Match(Kept("training", 1), 0.95, is_exact=False))
+    report = counts.report()
     assert (len(report.problems), report.rejected_rows, report.rejected_by_rule) == (
         2,
         5,
@@ -133,22 +133,22 @@ def test_lists_are_capped_and_counts_are_not(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_repeated_holdout_row_counts_as_such_and_not_as_a_duplicate() -> None:
     (row,) = examine(chat())
     of_holdout = Match(Kept("holdout", 1), 1.0, is_exact=True)
-    training, holdout = a_tally(), a_tally("holdout")
-    for tally in (training, holdout):
-        tally.add_duplicate(row, of_holdout)
+    training, holdout = some_counts(), some_counts("holdout")
+    for counts in (training, holdout):
+        counts.add_duplicate(row, of_holdout)
     assert (training.of_holdout, training.exact) == (1, 0)
     assert (holdout.of_holdout, holdout.exact) == (0, 1)
 
 
 def test_all_files_are_judged_and_the_training_file_is_named_first() -> None:
-    findings = Findings(DatasetPolicy())
-    with findings.of("holdout", "0" * 64):
+    verdict = DatasetVerdict(DatasetPolicy())
+    with verdict.of("holdout", "0" * 64):
         raise FileRefused("not_jsonl", "the holdout file is gzip")
-    with findings.of("training", "1" * 64) as tally:
-        tally.format = DatasetFormat.CHAT
-    assert findings.code == "empty"
-    assert findings.message == "the training file has no rows; the holdout file is gzip"
+    with verdict.of("training", "1" * 64) as counts:
+        counts.format = DatasetFormat.CHAT
+    assert verdict.code == "empty"
+    assert verdict.message == "the training file has no rows; the holdout file is gzip"
 
 
 def test_findings_without_a_refusal_are_ready() -> None:
-    assert (Findings(DatasetPolicy()).code, Findings(DatasetPolicy()).message) == ("ready", "")
+    assert (DatasetVerdict(DatasetPolicy()).code, DatasetVerdict(DatasetPolicy()).message) == ("ready", "")

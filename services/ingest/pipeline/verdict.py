@@ -1,4 +1,4 @@
-"""What is found in the files of one dataset: a tally per file, and why it cannot become a version."""
+"""The verdict on the files of one dataset: the counts of each, and why it cannot become a version."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,36 +6,36 @@ from dataclasses import dataclass, field
 
 from schemas.dataset import FileRole
 from schemas.specification import DatasetPolicy
+from services.ingest.pipeline.counts import FileCounts, refusal_of
 from services.ingest.pipeline.rules import FileRefused
-from services.ingest.pipeline.tally import FileTally, refusal_of
 
 MOST_IMPORTANT_FIRST = ("dataset", "training", "validation", "holdout", "safety_mix")
 
 
 @dataclass
-class Findings:
+class DatasetVerdict:
     policy: DatasetPolicy
-    tallies: list[FileTally] = field(default_factory=list)
+    files: list[FileCounts] = field(default_factory=list)
     _refusals: list[tuple[str, FileRefused]] = field(default_factory=list)
 
     def refuse(self, role: str, refusal: FileRefused) -> None:
         self._refusals.append((role, refusal))
 
     @contextmanager
-    def of(self, role: FileRole, sha256: str) -> Iterator[FileTally]:
+    def of(self, role: FileRole, sha256: str) -> Iterator[FileCounts]:
         """Count one file. Its refusal is noted and not raised, so that the other files are checked too."""
-        tally = FileTally(role, sha256)
-        self.tallies.append(tally)
+        counts = FileCounts(role, sha256)
+        self.files.append(counts)
         try:
-            yield tally
+            yield counts
         except FileRefused as refusal:
             self.refuse(role, refusal)
             return
-        if verdict := refusal_of(tally, self.policy):
-            self.refuse(role, verdict)
+        if reason := refusal_of(counts, self.policy):
+            self.refuse(role, reason)
 
-    def tally(self, role: FileRole) -> FileTally | None:
-        return next((tally for tally in self.tallies if tally.role == role), None)
+    def counts(self, role: FileRole) -> FileCounts | None:
+        return next((counts for counts in self.files if counts.role == role), None)
 
     @property
     def code(self) -> str:
