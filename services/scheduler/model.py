@@ -299,7 +299,7 @@ class Job:
     queued_at: datetime | None = None
     """Since when it waits, over requeues: age is counted from here."""
     not_before: datetime | None = None
-    turned_away: Mapping[str, datetime] = field(default_factory=dict)
+    no_capacity_at: Mapping[str, datetime] = field(default_factory=dict)
     """Pool -> when its engine had no capacity for this job, whatever the ledger said."""
     requeues: Mapping[FailureClass, int] = field(default_factory=dict)
     """How often the job was requeued automatically, by class; the budgets are compared with it."""

@@ -30,11 +30,11 @@ SAVE_POOL = f"""
 
 WAITING = """
     id AS job_id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
-      turned_away
+      turned_away AS no_capacity_at
       FROM job WHERE state = 'queued'"""
 IS_DUE = "(not_before IS NULL OR not_before <= $1)"
 
-# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that were turned away
+# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that found no capacity
 # differ in more than age, though they are one kind.
 KINDS_WAITING = """
     RECURSIVE waiting AS (
@@ -57,9 +57,8 @@ WISHES = f"""
     SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
         SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
 READ_AT_ONCE = 1_000
-EVERYONE_QUEUED = (
-    "SELECT id AS job_id, kind, queued_at, not_before, turned_away FROM job WHERE state = 'queued'"
-)
+EVERYONE_QUEUED = """
+    SELECT id AS job_id, kind, queued_at, not_before, turned_away AS no_capacity_at FROM job WHERE state = 'queued'"""
 # What ended within a day, and of that the last, says how long jobs run now.
 RUN_TIME = """
     SELECT avg(freed_at - scheduled_at) FROM (
@@ -106,7 +105,7 @@ async def is_back_off_over(conn: Connection, since: datetime, until: datetime) -
 
 
 async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
-    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that was turned away."""
+    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that found no capacity."""
     return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
 
 
@@ -126,8 +125,8 @@ async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | No
 
 
 async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
-    """The next of its kind. Those that were turned away are all known as candidates."""
-    if candidate.turned_away:
+    """The next of its kind. Those that found no capacity are all known as candidates."""
+    if candidate.no_capacity_at:
         return None
     row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)
     return _candidate(row) if row else None
@@ -156,5 +155,5 @@ def _alike(other: Candidate, row: Record) -> Candidate:
         job_id=row["job_id"],
         queued_at=row["queued_at"],
         not_before=row["not_before"],
-        turned_away=TIMES_BY_POOL.validate_python(row["turned_away"]) if row["turned_away"] else {},
+        no_capacity_at=TIMES_BY_POOL.validate_python(row["no_capacity_at"]) if row["no_capacity_at"] else {},
     )

@@ -16,8 +16,8 @@ from shared.postgres.rows import Columns, read
 
 JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of, later_dataset_ids")
 PROGRESS = Columns(
-    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away, requeues, preempted_at, evaluation,"
-    " best, stage, stage_plans"
+    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away=no_capacity_at, requeues,"
+    " preempted_at, evaluation, best, stage, stage_plans"
 )
 ATTEMPT = Columns(
     "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"

@@ -112,7 +112,7 @@ def everything_set(mark: str) -> Job:
     return replace(
         history.job,
         not_before=NOON + timedelta(seconds=1),
-        turned_away={"cpu-spot": NOON},
+        no_capacity_at={"cpu-spot": NOON},
         requeues={FailureClass.INFRA: 2},
         preempted_at=(NOON, NOON + timedelta(minutes=1)),
     )
@@ -241,7 +241,7 @@ async def test_the_queue_is_read_as_its_jobs_say(database: Database, mark: str):
         pool=f"pool-{mark}",
         max_run_seconds=3_600,
     )
-    job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, turned_away={"a": NOON})
+    job = a_job_of(mark, spec=a_job_spec(resources=resources), not_before=NOON, no_capacity_at={"a": NOON})
     await add(database, job)
     async with database.transaction() as conn:
         waiting = await queue_store.candidates(conn, now=NOON, at_most=MANY)
@@ -331,7 +331,7 @@ def a_waiting_job(mark: str, draw: random.Random) -> Job:
     return a_job_of(
         mark,
         tenant=draw.choice(("ann", "bob", "cid")),
-        turned_away=draw.choice(({}, {}, {}, {"cpu-spot": NOON - timedelta(seconds=draw.randrange(30))})),
+        no_capacity_at=draw.choice(({}, {}, {}, {"cpu-spot": NOON - timedelta(seconds=draw.randrange(30))})),
         spec=a_job_spec(resources=resources, tier=draw.choice(tuple(Tier))),
         queued_at=NOON - timedelta(seconds=draw.randrange(2400)),
     )

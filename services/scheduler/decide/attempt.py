@@ -84,7 +84,7 @@ def not_provisioned(job: Job, view: View) -> Decision | None:
     if unprovisioned.code != NO_CAPACITY:
         return requeue_or_fail(job, FailureClass.INFRA, unprovisioned.message, view)
     pool = job.present.placement.pool
-    queued = job.to(JobState.QUEUED, turned_away={**job.turned_away, pool: view.now})
+    queued = job.to(JobState.QUEUED, no_capacity_at={**job.no_capacity_at, pool: view.now})
     waiting_for = f"pool {pool} had no capacity: {unprovisioned.message}"
     return Decision(queued, (job_queued(queued, view, waiting_for=waiting_for),))
 

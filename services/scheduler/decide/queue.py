@@ -35,8 +35,8 @@ ESTIMATES_PER_WAIT = 3
 """A job that states no run time is taken to run for this part of the wait of the job that reserves nodes."""
 GRANTS_OF_A_ROUND = 10
 """Most grants in one transaction: whoever waits for the ledger meanwhile is held up no longer."""
-TURNED_AWAY_AT_LEAST = timedelta(seconds=1)
-TURNED_AWAY_AT_MOST = timedelta(seconds=15)
+NO_CAPACITY_AT_LEAST = timedelta(seconds=1)
+NO_CAPACITY_AT_MOST = timedelta(seconds=15)
 
 PREFERENCE: Mapping[str, tuple[CapacityType, ...]] = {
     CapacityType.SPOT: (CapacityType.SPOT,),
@@ -249,7 +249,7 @@ class Candidate:
     capacity_type: str
     pool: str | None = None
     not_before: datetime | None = None
-    turned_away: Mapping[str, datetime] = field(default_factory=dict)
+    no_capacity_at: Mapping[str, datetime] = field(default_factory=dict)
     longest: timedelta | None = None
     """How long it holds its nodes at most; None: for as long as it takes."""
 
@@ -269,7 +269,7 @@ class Candidate:
             capacity_type=resources.capacity_type,
             pool=resources.pool,
             not_before=job.not_before,
-            turned_away=job.turned_away,
+            no_capacity_at=job.no_capacity_at,
             longest=longest_hold(resources),
         )
 
@@ -353,7 +353,7 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
     if not allowed_pools(candidate, ledger):
         held, limit = ledger.held_by(candidate.tenant), ledger.device_limits[candidate.tenant]
         return f"{demand}: its tenant has {held} device(s) of {limit} that it may have at once"
-    if all(_is_turned_away(candidate, pool, now) for pool in suited):
+    if all(_had_no_capacity(candidate, pool, now) for pool in suited):
         return f"{demand}: the engine had no capacity in {_names(suited)}, asked again soon"
     if all(pool.free < candidate.nodes for pool in suited):
         free = ", ".join(f"{pool.name} has {pool.free} of {pool.nodes} nodes free" for pool in suited)
@@ -384,15 +384,15 @@ def allowed_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
 
 def can_start(candidate: Candidate, pool: Pool, now: datetime) -> bool:
     has_room = pool.reserved is None or pool.reserved.leaves_room(candidate, now)
-    return has_room and pool.free >= candidate.nodes and not _is_turned_away(candidate, pool, now)
+    return has_room and pool.free >= candidate.nodes and not _had_no_capacity(candidate, pool, now)
 
 
-def _is_turned_away(candidate: Candidate, pool: Pool, now: datetime) -> bool:
+def _had_no_capacity(candidate: Candidate, pool: Pool, now: datetime) -> bool:
     """The engine had no capacity a moment ago; news of the pool shortens the wait."""
-    at = candidate.turned_away.get(pool.name)
+    at = candidate.no_capacity_at.get(pool.name)
     if at is None:
         return False
-    return now - at < (TURNED_AWAY_AT_LEAST if pool.changed_at > at else TURNED_AWAY_AT_MOST)
+    return now - at < (NO_CAPACITY_AT_LEAST if pool.changed_at > at else NO_CAPACITY_AT_MOST)
 
 
 def is_backing_off(candidate: Candidate, now: datetime) -> bool:

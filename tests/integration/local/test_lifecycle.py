@@ -131,7 +131,7 @@ async def test_what_dies_unsupervised_stays_down_until_started(own: Stack):
     await own.wait_healthy("s3")
 
 
-async def test_a_second_supervisor_is_turned_away(own: Stack):
+async def test_a_second_supervisor_is_refused(own: Stack):
     with pytest.raises(AlreadyRunning, match=rf"already running \(supervisor pid {os.getpid()}\)"):
         await Stack(own.state.root).up(())
     assert await own.wait_healthy("postgres") is None

@@ -198,7 +198,7 @@ async def candidates(conn: Tables, *, now: datetime, at_most: int) -> list[Candi
     rows = []
     for job in _queued(conn, now):
         number[_kind(job)] += 1
-        if number[_kind(job)] <= (at_most if job.turned_away else 1):
+        if number[_kind(job)] <= (at_most if job.no_capacity_at else 1):
             rows.append(Candidate.of(job, queued_at=job.queued_at))
     return rows
 
@@ -213,7 +213,7 @@ async def typical_run_time(conn: Tables, *, now: datetime) -> timedelta | None:
 
 
 async def find_follower(conn: Tables, candidate: Candidate, *, now: datetime) -> Candidate | None:
-    if candidate.turned_away:
+    if candidate.no_capacity_at:
         return None
     kind = _kind(conn.get("job", candidate.job_id))
     behind = (
@@ -232,7 +232,7 @@ def _queued(conn: Tables, now: datetime) -> list[Job]:
 
 
 def _kind(job: Job) -> object:
-    return job.tenant, job.spec.tier, job.spec.resources, bool(job.turned_away)
+    return job.tenant, job.spec.tier, job.spec.resources, bool(job.no_capacity_at)
 
 
 async def find_deployment(conn: Tables, tenant: str, slot: str) -> Deployment | None:

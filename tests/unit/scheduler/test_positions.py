@@ -155,7 +155,7 @@ class TestReason:
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.NO_NODES)
 
     def test_the_cluster_refused_it(self):
-        [entry] = standing([waiting(turned_away={SPOT: NOON})], a_ledger(a_pool()))
+        [entry] = standing([waiting(no_capacity_at={SPOT: NOON})], a_ledger(a_pool()))
         assert entry.reason is WaitReason.NO_CAPACITY
 
 

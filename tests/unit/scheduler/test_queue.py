@@ -294,11 +294,11 @@ class TestBackOff:
         self, seconds_ago, changed_seconds_ago, is_asked
     ):
         pool = a_pool(changed_at=NOON - timedelta(seconds=changed_seconds_ago))
-        candidate = waiting(turned_away={SPOT: NOON - timedelta(seconds=seconds_ago)})
+        candidate = waiting(no_capacity_at={SPOT: NOON - timedelta(seconds=seconds_ago)})
         assert bool(started([candidate], a_ledger(pool))) is is_asked
 
     def test_meanwhile_it_falls_back_and_others_may_ask(self):
-        candidates = [waiting("job-1", turned_away={SPOT: NOON}), waiting("job-2")]
+        candidates = [waiting("job-1", no_capacity_at={SPOT: NOON}), waiting("job-2")]
         ledger = a_ledger(a_pool(SPOT), a_pool(ON_DEMAND))
         assert started(candidates, ledger) == [("job-1", ON_DEMAND), ("job-2", SPOT)]
 
@@ -324,7 +324,7 @@ class TestWhyWaiting:
                 "backs off until 12:01:01 UTC",
             ),
             (
-                waiting(turned_away={SPOT: NOON}),
+                waiting(no_capacity_at={SPOT: NOON}),
                 a_pool(),
                 "1 node(s) with 1 device(s) each (spot-first): the engine had no capacity in cpu-spot, asked again soon",
             ),
@@ -340,7 +340,7 @@ def test_a_candidate_is_what_the_queue_must_know_of_a_job():
         JobState.QUEUED,
         spec=a_job_spec(resources=resources, tier=Tier.PREMIUM),
         not_before=NOON,
-        turned_away={"h100": NOON},
+        no_capacity_at={"h100": NOON},
     )
     expected = Candidate("ftjob-1", "acme", Tier.PREMIUM, NOON, 2, 4, "spot", "h100", NOON, {"h100": NOON})
     assert Candidate.of(job, queued_at=NOON) == expected
@@ -386,7 +386,7 @@ def a_queue(draw):
             nodes=draw.choice((1, 1, 1, 2, 4)),
             capacity_type=draw.choice(("spot", "spot-first", "on-demand")),
             pool=draw.choice((None, None, SPOT)),
-            turned_away=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
+            no_capacity_at=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
             not_before=draw.choice((None, None, NOON + timedelta(seconds=5))),
             longest=draw.choice((None, timedelta(minutes=5), timedelta(minutes=40))),
         )

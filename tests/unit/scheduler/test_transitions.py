@@ -181,7 +181,7 @@ class TestProvisioning:
     def test_no_capacity_requeues_without_cost(self):
         history = History(a_job(PROVISIONING)).later(seconds=1).apply(incoming.provisioning_failed())
         assert (history.job.state, history.job.requeues, history.job.queued_at) == (QUEUED, {}, NOON)
-        assert history.job.turned_away == {"cpu-spot": NOON + seconds(1)}
+        assert history.job.no_capacity_at == {"cpu-spot": NOON + seconds(1)}
         assert history.last(JobQueued).waiting_for == "pool cpu-spot had no capacity: it says why"
 
     def test_another_failure_requeues_by_class(self):
