@@ -314,14 +314,14 @@ def operators_only(policy: DatasetPolicy) -> Refusal | None:
     """Why a tenant may not have its rows checked like that: the gate would be asked what was trained on."""
     strictest = DatasetPolicy()
     if policy.contamination == "keep":
-        finding, expected = "contamination: found 'keep'", "'drop' or 'reject_file'"
+        problem, expected = "contamination: found 'keep'", "'drop' or 'reject_file'"
         return Refusal(
-            "operators_only", f"policy.{finding}, expected {expected}: {WHY_NOT}", "policy.contamination"
+            "operators_only", f"policy.{problem}, expected {expected}: {WHY_NOT}", "policy.contamination"
         )
     if policy.contamination_ratio > strictest.contamination_ratio:
-        finding = f"contamination_ratio: found {policy.contamination_ratio}"
+        problem = f"contamination_ratio: found {policy.contamination_ratio}"
         expected = f"at most {strictest.contamination_ratio}"
-        message = f"policy.{finding}, expected {expected}: {WHY_NOT}"
+        message = f"policy.{problem}, expected {expected}: {WHY_NOT}"
         return Refusal("operators_only", message, "policy.contamination_ratio")
     return None
 
