@@ -201,7 +201,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredVersion:
     """What serving wants to be loaded for a slot."""
 
     tenant: str
@@ -290,7 +290,7 @@ class Snapshot:
     expected_loaded: frozenset[str] = frozenset()
     """Served names that serving should have loaded."""
     replicas: tuple[Replica, ...] = ()
-    wanted_of_slots: tuple[Wanted, ...] = ()
+    desired_versions: tuple[DesiredVersion, ...] = ()
     expiring: frozenset[str] = frozenset()
     """Ended jobs whose bundles the watcher will delete."""
     tenants: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ import asyncpg
 from ops.doctor.history import (
     AttemptId,
     Checkpoint,
+    DesiredVersion,
     Evaluation,
     Generation,
     Job,
@@ -20,7 +21,6 @@ from ops.doctor.history import (
     Replica,
     Route,
     Snapshot,
-    Wanted,
 )
 from schemas.base import BundleRef, FileRef
 from shared.postgres.database import Connection
@@ -92,7 +92,7 @@ async def read_snapshot(conn: Connection, *, began_at: datetime) -> Snapshot:
         routes=tuple(_route(row) for row in await conn.fetch(ROUTES)),
         expected_loaded=frozenset(row["served_name"] for row in await conn.fetch(LOADABLE)),
         replicas=tuple(_replica(row) for row in await conn.fetch(REPLICAS)),
-        wanted_of_slots=tuple(Wanted(*row) for row in await conn.fetch(WANTED)),
+        desired_versions=tuple(DesiredVersion(*row) for row in await conn.fetch(WANTED)),
         expiring=frozenset(row["job_id"] for row in await conn.fetch(PLANNED_EXPIRIES)),
         tenants=frozenset(row["name"] for row in await conn.fetch(TENANTS_WITH_TOPICS)),
         kafka_users=tuple(_kafka_user(row) for row in await conn.fetch(KAFKA_USERS)),

@@ -12,7 +12,7 @@ WAITED_FOR = ("pending", "ready")
 def wanted_as_approved(history: History, limits: Limits) -> Iterator[Finding]:
     """I17: of each slot serving wants the newest version that is not refused, or the one that serves until then."""
     desired: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for each in history.snapshot.wanted_of_slots:
+    for each in history.snapshot.desired_versions:
         desired[each.tenant, each.slot].add(each.digest)
     slots = _slots(history)
     for (tenant, slot), generations in slots.items():

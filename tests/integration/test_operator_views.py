@@ -11,6 +11,7 @@ import pytest
 from deploy.local.stack import Stack
 from ops.doctor.history import (
     Checkpoint,
+    DesiredVersion,
     Evaluation,
     Generation,
     Job,
@@ -20,7 +21,6 @@ from ops.doctor.history import (
     Replica,
     Route,
     Snapshot,
-    Wanted,
 )
 from ops.doctor.operator_views import read_snapshot, read_tenants
 from schemas.base import FileRef
@@ -144,7 +144,7 @@ SEEN = Snapshot(
     ),
     expected_loaded=frozenset({"tiny:x@d-0", "tiny:x@d-1", "tiny:x@d-2"}),
     replicas=(Replica("r-1", "i-1", "ready", frozenset({"tiny:x@d-1"})),),
-    wanted_of_slots=(Wanted("a", "s", "d-1"),),
+    desired_versions=(DesiredVersion("a", "s", "d-1"),),
     expiring=frozenset({"j-2", "j-3"}),
     tenants=frozenset({"a"}),
     kafka_users=(KafkaUser("tenant-a", ("t",), (), "active"),),

@@ -9,6 +9,7 @@ from typing import Any
 from ops.doctor.finding import Finding
 from ops.doctor.history import (
     Checkpoint,
+    DesiredVersion,
     Entry,
     Evaluation,
     Generation,
@@ -24,7 +25,6 @@ from ops.doctor.history import (
     Row,
     Snapshot,
     Store,
-    Wanted,
 )
 from ops.doctor.invariants import check
 from ops.doctor.topics import entry_of
@@ -394,7 +394,7 @@ def a_snapshot(**changes: Any) -> Snapshot:
         "routes": (a_route(),),
         "expected_loaded": frozenset({SERVED}),
         "replicas": (a_replica(),),
-        "wanted_of_slots": (Wanted(TENANT, MODEL.full_name, MODEL.digest),),
+        "desired_versions": (DesiredVersion(TENANT, MODEL.full_name, MODEL.digest),),
         "expiring": frozenset({"ftjob-1"}),
     }
     return Snapshot(**fields | changes)

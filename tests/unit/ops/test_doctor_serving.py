@@ -3,7 +3,7 @@
 import pytest
 
 from ops.doctor.finding import Finding
-from ops.doctor.history import Generation, Wanted
+from ops.doctor.history import DesiredVersion, Generation
 from tests.builders import TENANT
 from tests.unit.ops.histories import a_history, a_snapshot, alarms
 
@@ -18,7 +18,7 @@ def findings(generations: list[tuple[str | None, str]], digests: list[str]) -> l
             Generation(TENANT, SLOT, number, digest and f"mv-{digest}", digest, outcome)
             for number, (digest, outcome) in enumerate(generations, start=1)
         ),
-        wanted_of_slots=tuple(Wanted(TENANT, SLOT, digest) for digest in digests),
+        desired_versions=tuple(DesiredVersion(TENANT, SLOT, digest) for digest in digests),
     )
     return alarms(a_history(snapshot=snapshot)).get("I17", [])
 
