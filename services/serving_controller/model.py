@@ -108,26 +108,28 @@ class Slot:
         return pending is not None and (pending.base_model, pending.base_sha) in bases
 
     @property
-    def wanted_servables(self) -> Mapping[str, "Wanted"]:
+    def desired_servables(self) -> Mapping[str, "DesiredServable"]:
         """What requests reach and what they shall reach, by served name."""
-        wanted_servables = {}
+        servables = {}
         if self.route is not None:
-            wanted_servables[self.route.servable.served_name] = Wanted(self.route.servable, is_pending=False)
+            servables[self.route.servable.served_name] = DesiredServable(
+                self.route.servable, is_pending=False
+            )
         if self.desired is not None and self.is_wanted:
             is_pending = self.state is SlotState.PENDING
-            wanted_servables[self.desired.served_name] = Wanted(self.desired, is_pending=is_pending)
-        return wanted_servables
+            servables[self.desired.served_name] = DesiredServable(self.desired, is_pending=is_pending)
+        return servables
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredServable:
     servable: Servable
     is_pending: bool
     """Not asked to be served yet."""
 
 
 @dataclass(frozen=True)
-class WantedOfReplicaSet:
+class ReplicaSetServables:
     """What a replica set shall serve, in the order to load it: what somebody waits for, then what was used last."""
 
     servables: Mapping[str, Servable]
@@ -136,9 +138,9 @@ class WantedOfReplicaSet:
     """Highest rank of all that it shall serve, whether or not it is resident."""
 
     @classmethod
-    def of(cls, wanted_servables: Sequence[Wanted]) -> Self:
-        servables = {each.servable.served_name: each.servable for each in wanted_servables}
-        pending = frozenset(each.servable.served_name for each in wanted_servables if each.is_pending)
+    def of(cls, desired_servables: Sequence[DesiredServable]) -> Self:
+        servables = {each.servable.served_name: each.servable for each in desired_servables}
+        pending = frozenset(each.servable.served_name for each in desired_servables if each.is_pending)
         return cls(servables, pending, max(servable.rank for servable in servables.values()))
 
 
@@ -225,7 +227,7 @@ class ReplicaSet:
     """Served names that somebody waits for."""
     leaving: frozenset[str] = frozenset()
     """Served names of adapters that are not routed any more: they stay loaded a while."""
-    wanted_rank: int = 0
+    desired_rank: int = 0
     """Highest rank of all its adapters, resident or not: one that is not resident must not need another start."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """What is lent a place, by served name."""
@@ -239,7 +241,7 @@ class ReplicaSet:
 
     @property
     def max_rank(self) -> int:
-        ranks = (self.wanted_rank, *(adapter.rank for adapter in self.adapters.values()))
+        ranks = (self.desired_rank, *(adapter.rank for adapter in self.adapters.values()))
         return max((allowed_rank(rank) for rank in ranks if rank), default=0)
 
 

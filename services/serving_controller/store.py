@@ -7,11 +7,11 @@ from typing import Any
 
 from services.serving_controller.model import (
     Candidate,
+    DesiredServable,
     Replica,
+    ReplicaSetServables,
     Retired,
     Slot,
-    Wanted,
-    WantedOfReplicaSet,
 )
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
@@ -212,11 +212,11 @@ async def get_slot(conn: Connection, tenant: str, name: str) -> Slot:
     return read(Slot, row)
 
 
-async def wanted_of_replica_set(conn: Connection, replica_set: str) -> WantedOfReplicaSet | None:
+async def servables_of_replica_set(conn: Connection, replica_set: str) -> ReplicaSetServables | None:
     """Return what somebody waits for first, then what was approved or used last; None where there is nothing."""
     rows = await conn.fetch(WANTED, replica_set)
-    wanted_servables = [read(Wanted, row) for row in rows]
-    return WantedOfReplicaSet.of(wanted_servables) if wanted_servables else None
+    desired_servables = [read(DesiredServable, row) for row in rows]
+    return ReplicaSetServables.of(desired_servables) if desired_servables else None
 
 
 async def slots_serving(conn: Connection, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
@@ -256,10 +256,10 @@ async def save_slot(conn: Connection, slot: Slot) -> None:
     key = (slot.tenant, slot.name, slot.revision)
     if await conn.fetchval(SAVE_SLOT, *key, *SLOT.values(slot)) is None:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed since revision {slot.revision}")
-    changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _wanted_json(slot))
+    changed = await conn.fetch(SAVE_WANTED, slot.tenant, slot.name, _servables_json(slot))
     if changed:
         await conn.execute(FORGET_REPLICA_SETS, [row["name"] for row in changed])
-    if not slot.wanted_servables:
+    if not slot.desired_servables:
         await conn.execute(FORGET_USE, slot.tenant, slot.name)
 
 
@@ -306,7 +306,7 @@ async def forget_replica(conn: Connection, replica_id: str) -> None:
     await conn.execute("DELETE FROM replica WHERE replica_id = $1", replica_id)
 
 
-def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
+def _servables_json(slot: Slot) -> list[dict[str, Any]]:
     return [
         {
             "served_name": name,
@@ -314,5 +314,5 @@ def _wanted_json(slot: Slot) -> list[dict[str, Any]]:
             "servable": asdict(entry.servable),
             "is_pending": entry.is_pending,
         }
-        for name, entry in slot.wanted_servables.items()
+        for name, entry in slot.desired_servables.items()
     ]

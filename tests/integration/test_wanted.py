@@ -25,7 +25,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts = Counter[str]()
-        for name in ("load_view", "wanted_of_replica_set", "slots_serving", "replicas"):
+        for name in ("load_view", "servables_of_replica_set", "slots_serving", "replicas"):
             monkeypatch.setattr(store, name, self._counting(name, getattr(store, name)))
 
     def _counting(self, name: str, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -91,7 +91,7 @@ async def test_what_somebody_waits_for_is_loaded_first_then_what_was_asked_for_l
             "UPDATE wanted SET is_pending = true WHERE servable ->> 'digest' = $1", versions[0].digest
         )
         async with service.unit() as unit:
-            replica_set = await store.wanted_of_replica_set(unit.conn, world.pool)
+            replica_set = await store.servables_of_replica_set(unit.conn, world.pool)
     digests = [servable.digest for servable in replica_set.servables.values()]
     assert digests == [versions[0].digest, versions[1].digest]
     assert {name.rpartition("@")[2] for name in replica_set.pending} == {versions[0].digest}

@@ -15,9 +15,9 @@ from services.serving_controller.model import (
     Phase,
     Replica,
     ReplicaSet,
+    ReplicaSetServables,
     Retired,
     Servable,
-    WantedOfReplicaSet,
     allowed_rank,
     pool_of,
 )
@@ -110,7 +110,7 @@ def adapter_layers(capabilities: BaseCapabilities | None) -> tuple[str, ...] | N
     return capabilities.lora_targets if capabilities.num_experts else None
 
 
-def resident(of_set: WantedOfReplicaSet, *, at_most: int) -> WantedOfReplicaSet:
+def resident(of_set: ReplicaSetServables, *, at_most: int) -> ReplicaSetServables:
     """What shall be loaded: all that is approved and not served yet, and of the others the first in the order.
 
     What waits takes nobody's place before it is served: it may be long in coming.
@@ -121,8 +121,8 @@ def resident(of_set: WantedOfReplicaSet, *, at_most: int) -> WantedOfReplicaSet:
     return replace(of_set, servables=servables)
 
 
-def wanted_replica_sets(
-    servables_by_replica_set: Mapping[str, WantedOfReplicaSet],
+def desired_replica_sets(
+    servables_by_replica_set: Mapping[str, ReplicaSetServables],
     retired: Iterable[Retired],
     base_models: Mapping[str, str],
     *,
@@ -145,7 +145,9 @@ def wanted_replica_sets(
         replica_set = replica_sets.get(name) or _replica_set_of(anyone, base_models, policy)
         adapters = {} if replica_set.full else of_set.servables
         rank = 0 if replica_set.full else of_set.max_rank
-        replica_sets[name] = replace(replica_set, adapters=adapters, pending=of_set.pending, wanted_rank=rank)
+        replica_sets[name] = replace(
+            replica_set, adapters=adapters, pending=of_set.pending, desired_rank=rank
+        )
     for old in (each.servable for each in retired if each.keep_until > now):
         replica_set = replica_sets.get(old.replica_set) or _replica_set_of(old, base_models, policy)
         if old.kind == "adapter" and old.served_name not in replica_set.adapters:

@@ -14,7 +14,7 @@ from services.serving_controller.decide.pools import Action, Policy
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
-from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, WantedOfReplicaSet
+from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, ReplicaSetServables
 from services.serving_controller.store import View
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
@@ -59,7 +59,7 @@ class ReconcileLoop:
         """When each incarnation answered last."""
         self._replica_versions: Mapping[str, int] = {}
         self._replicas: tuple[Replica, ...] = ()
-        self._wanted: dict[str, tuple[int, WantedOfReplicaSet]] = {}
+        self._servables: dict[str, tuple[int, ReplicaSetServables]] = {}
         """What each replica set shall serve, with its version."""
         self._routed: dict[str, dict[str, Served]] = {}
         """What slots were last routed by, by replica set and served name."""
@@ -75,7 +75,7 @@ class ReconcileLoop:
         What this process knew when it led before is old.
         """
         self._replica_versions, self._replicas = {}, ()
-        for known_before in (self._wanted, self._routed, self._resident, self._quiet, self._refusals):
+        for known_before in (self._servables, self._routed, self._resident, self._quiet, self._refusals):
             known_before.clear()
         async with self._service.unit() as unit:
             replicas = await store.replicas(unit.conn)
@@ -92,10 +92,10 @@ class ReconcileLoop:
             if any(candidate.until <= unit.now for candidate in view.candidates):
                 await store.forget_candidates(unit.conn, now=unit.now)
             await self._read_replicas(unit, view)
-            await self._read_wanted(unit, view)
+            await self._read_servables(unit, view)
             now = unit.now
-        replica_sets = pools.wanted_replica_sets(
-            {name: of_set for name, (_, of_set) in self._wanted.items()},
+        replica_sets = pools.desired_replica_sets(
+            {name: of_set for name, (_, of_set) in self._servables.items()},
             view.retired,
             view.base_models,
             adapter_layers=view.adapter_layers,
@@ -117,9 +117,9 @@ class ReconcileLoop:
         async with self._service.unit() as unit:
             view = await store.load_view(unit.conn)
             await self._read_replicas(unit, view)
-            await self._read_wanted(unit, view)
+            await self._read_servables(unit, view)
         servables = [
-            *(servable for _, of_set in self._wanted.values() for servable in of_set.servables.values()),
+            *(servable for _, of_set in self._servables.values() for servable in of_set.servables.values()),
             *(retired.servable for retired in view.retired),
         ]
         bases = {*view.base_models.values(), *(replica.base_sha for replica in self._replicas)}
@@ -131,7 +131,9 @@ class ReconcileLoop:
         """Names, incarnations and replica sets come and go, as long as this process leads."""
         incarnations = {replica.address.incarnation for replica in self._replicas}
         replica_sets = (
-            self._wanted.keys() | self._running.keys() | {replica.replica_set for replica in self._replicas}
+            self._servables.keys()
+            | self._running.keys()
+            | {replica.replica_set for replica in self._replicas}
         )
         self._heard = {each: since for each, since in self._heard.items() if each in incarnations}
         self._put_off = {each: since for each, since in self._put_off.items() if each in names}
@@ -143,15 +145,15 @@ class ReconcileLoop:
         if self._replica_versions != view.replica_versions:
             self._replica_versions, self._replicas = view.replica_versions, await store.replicas(unit.conn)
 
-    async def _read_wanted(self, unit: Unit, view: View) -> None:
+    async def _read_servables(self, unit: Unit, view: View) -> None:
         """Read what replica sets shall serve, only where it changed."""
-        known = {name: version for name, (version, _) in self._wanted.items()}
+        known = {name: version for name, (version, _) in self._servables.items()}
         for name, version in view.versions.items() - known.items():
-            if of_set := await store.wanted_of_replica_set(unit.conn, name):
+            if of_set := await store.servables_of_replica_set(unit.conn, name):
                 at_most = self._policy.resident_adapters
-                self._wanted[name] = (version, pools.resident(of_set, at_most=at_most))
-        for gone in self._wanted.keys() - view.versions.keys():
-            del self._wanted[gone]
+                self._servables[name] = (version, pools.resident(of_set, at_most=at_most))
+        for gone in self._servables.keys() - view.versions.keys():
+            del self._servables[gone]
             self._routed.pop(gone, None)
             self._resident.pop(gone, None)
 

@@ -7,10 +7,10 @@ from services.serving_controller.model import (
     Candidate,
     Phase,
     Replica,
+    ReplicaSetServables,
     Retired,
     Servable,
     Slot,
-    WantedOfReplicaSet,
 )
 from services.serving_controller.store import View
 from shared.errors import StaleWrite
@@ -67,15 +67,15 @@ def _servables(slot: Slot) -> list[Servable]:
     return [servable for servable in servables if servable is not None]
 
 
-async def wanted_of_replica_set(conn: Tables, replica_set: str) -> WantedOfReplicaSet | None:
+async def servables_of_replica_set(conn: Tables, replica_set: str) -> ReplicaSetServables | None:
     entries = [
         (not each.is_pending, -(conn.get("slot_use", (slot.tenant, slot.name)) or 0.0), each)
         for slot in conn.rows("slot")
-        for each in slot.wanted_servables.values()
+        for each in slot.desired_servables.values()
         if each.servable.replica_set == replica_set
     ]
     in_order = sorted(entries, key=lambda each: each[:2])
-    return WantedOfReplicaSet.of([each for _, _, each in in_order]) if entries else None
+    return ReplicaSetServables.of([each for _, _, each in in_order]) if entries else None
 
 
 async def slots_serving(conn: Tables, replica_set: str, served_names: Iterable[str]) -> list[Slot]:
@@ -85,7 +85,7 @@ async def slots_serving(conn: Tables, replica_set: str, served_names: Iterable[s
         for slot in conn.rows("slot")
         if any(
             name in names and each.servable.replica_set == replica_set
-            for name, each in slot.wanted_servables.items()
+            for name, each in slot.desired_servables.items()
         )
     ]
     return _locked(conn, rows)
@@ -107,7 +107,7 @@ async def slots_beyond(conn: Tables, replica_set: str, served_names: Iterable[st
 async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datetime) -> None:
     slot_by_key = {key: conn.get("slot", key) for key in sorted(set(slots))}
     used = {
-        key: {each.servable.replica_set for each in slot.wanted_servables.values()}
+        key: {each.servable.replica_set for each in slot.desired_servables.values()}
         for key, slot in slot_by_key.items()
         if slot
     }
@@ -147,7 +147,7 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
     if before.revision != slot.revision:
         raise StaleWrite(f"slot {slot.name} of {slot.tenant} changed")
     for _, entry in sorted(
-        before.wanted_servables.items() ^ slot.wanted_servables.items(), key=lambda item: item[0]
+        before.desired_servables.items() ^ slot.desired_servables.items(), key=lambda item: item[0]
     ):
         replica_set = entry.servable.replica_set
         conn.put("wanted_replica_set", replica_set, (conn.get("wanted_replica_set", replica_set) or 0) + 1)

@@ -58,9 +58,9 @@ class TestItsName:
         assert not is_candidate(name)
 
 
-class TestWantedGroups:
+class TestDesiredReplicaSets:
     def replica_sets(self, candidate, bases):
-        return pools.wanted_replica_sets({}, (), bases, candidates=[candidate], now=NOON, policy=Policy())
+        return pools.desired_replica_sets({}, (), bases, candidates=[candidate], now=NOON, policy=Policy())
 
     def test_lend_a_place_where_the_base_model_is_served(self):
         replica_sets = self.replica_sets(WAITING, {"tiny": BASE_SHA, "other": OTHER_SHA})

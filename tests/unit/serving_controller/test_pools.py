@@ -19,11 +19,11 @@ from services.serving_controller.decide.pools import (
     Unload,
 )
 from services.serving_controller.model import (
+    DesiredServable,
     Failure,
     Phase,
+    ReplicaSetServables,
     Retired,
-    Wanted,
-    WantedOfReplicaSet,
     allowed_rank,
     pool_of,
 )
@@ -53,10 +53,10 @@ def plan(replica_set, *replicas, now=NOON, policy=POLICY):
 
 def replica_sets_of(slots=(), retired=(), bases=None, policy=POLICY):
     by_replica_set = defaultdict(list)
-    for each in (each for slot in slots for each in slot.wanted_servables.values()):
+    for each in (each for slot in slots for each in slot.desired_servables.values()):
         by_replica_set[each.servable.replica_set].append(each)
-    of_replica_sets = {name: WantedOfReplicaSet.of(each) for name, each in by_replica_set.items()}
-    return pools.wanted_replica_sets(of_replica_sets, retired, bases or {}, now=NOON, policy=policy)
+    of_replica_sets = {name: ReplicaSetServables.of(each) for name, each in by_replica_set.items()}
+    return pools.desired_replica_sets(of_replica_sets, retired, bases or {}, now=NOON, policy=policy)
 
 
 def starting(**changes):
@@ -71,8 +71,10 @@ class TestResident:
     @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.integers(1, 8))
     def test_all_that_waits_and_of_the_others_the_first_so_many(self, number, waiting, at_most):
         servables = [a_servable(each + 1) for each in range(number)]
-        everything = [Wanted(each, is_pending=index in waiting) for index, each in enumerate(servables)]
-        of_set = WantedOfReplicaSet.of(everything)
+        everything = [
+            DesiredServable(each, is_pending=index in waiting) for index, each in enumerate(servables)
+        ]
+        of_set = ReplicaSetServables.of(everything)
         resident = pools.resident(of_set, at_most=at_most)
         served = [each.served_name for index, each in enumerate(servables) if index not in waiting]
         left = set(served[at_most:])
@@ -80,28 +82,31 @@ class TestResident:
         assert resident.pending == of_set.pending <= resident.servables.keys()
 
     def test_a_rank_is_started_for_though_its_adapter_is_not_loaded(self):
-        everything = [Wanted(ONE, is_pending=False), Wanted(a_servable(2, rank=200), is_pending=False)]
-        of_set = pools.resident(WantedOfReplicaSet.of(everything), at_most=1)
-        [replica_set] = pools.wanted_replica_sets({POOL: of_set}, (), {}, now=NOON, policy=POLICY).values()
+        everything = [
+            DesiredServable(ONE, is_pending=False),
+            DesiredServable(a_servable(2, rank=200), is_pending=False),
+        ]
+        of_set = pools.resident(ReplicaSetServables.of(everything), at_most=1)
+        [replica_set] = pools.desired_replica_sets({POOL: of_set}, (), {}, now=NOON, policy=POLICY).values()
         assert (list(replica_set.adapters), replica_set.max_rank) == ([ONE.served_name], 256)
 
     def test_what_leaves_is_neither_loaded_nor_routed_and_unloaded_later(self):
-        of_replica_sets = {POOL: WantedOfReplicaSet.of([Wanted(ONE, is_pending=False)])}
+        of_replica_sets = {POOL: ReplicaSetServables.of([DesiredServable(ONE, is_pending=False)])}
         old = [Retired(TWO, NOON + timedelta(seconds=1)), Retired(ONE, NOON + timedelta(seconds=1))]
-        [replica_set] = pools.wanted_replica_sets(
+        [replica_set] = pools.desired_replica_sets(
             of_replica_sets, old, {"tiny": BASE_SHA}, now=NOON, policy=POLICY
         ).values()
         assert list(pools.names_of(replica_set)) == [ONE.served_name]
         assert plan(replica_set, a_replica(loaded=frozenset({ONE.served_name}))) == ()
         both = a_replica(loaded=frozenset({ONE.served_name, TWO.served_name}))
         assert plan(replica_set, both) == ()
-        [later] = pools.wanted_replica_sets(
+        [later] = pools.desired_replica_sets(
             of_replica_sets, old, {"tiny": BASE_SHA}, now=NOON + timedelta(seconds=1), policy=POLICY
         ).values()
         assert plan(later, both) == (Unload(both.replica_id, TWO.served_name),)
 
 
-class TestWantedGroups:
+class TestDesiredReplicaSets:
     def test_serve_a_registered_base_model_as_it_is(self):
         replica_sets = replica_sets_of(bases={"tiny": BASE_SHA, "also": BASE_SHA, "other": OTHER_SHA})
         assert {name: replica_set.base_names for name, replica_set in replica_sets.items()} == {
@@ -111,7 +116,7 @@ class TestWantedGroups:
 
     def test_a_base_model_without_adapters_is_started_without_them(self):
         bases = {"tiny": BASE_SHA, "plain": OTHER_SHA}
-        replica_sets = pools.wanted_replica_sets(
+        replica_sets = pools.desired_replica_sets(
             {}, (), bases, adapter_layers={OTHER_SHA: ()}, now=NOON, policy=POLICY
         )
         ranks = {name: plan(replica_set)[0].max_rank for name, replica_set in replica_sets.items()}
