@@ -45,11 +45,13 @@ from shared.messaging.kafka_health import (
 from shared.messaging.lag import STALLED_AFTER_SECONDS, Contact, Lag
 from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease
+from shared.messaging.missing_offsets import MissingOffsets
 from shared.messaging.parking import ParkedCommands, ReplayTask
 from shared.messaging.relay import Relay
 from shared.messaging.retention import Pruning, prune, prune_kernel
 from shared.messaging.tasks import TaskKind, Tasks, report_nothing
 from shared.messaging.timers import TimerHandler, Timers
+from shared.messaging.topic_ids import TopicIds
 from shared.messaging.turns import TenantLimit, Turns
 from shared.messaging.unit import Task, Unit
 from shared.messaging.waiting import WaitingMessages
@@ -411,7 +413,7 @@ class Service:
             "group_id": self.name,
             # A restarted process takes its partitions back at once, without a rebalance for the others.
             "group_instance_id": self._owner,
-            "auto_offset_reset": "earliest",
+            "auto_offset_reset": "none",  # MissingOffsets goes to the first record, and reports what is gone
             "session_timeout_ms": _milliseconds(timing.session_timeout),
             "rebalance_timeout_ms": _milliseconds(timing.rebalance_timeout),
             "heartbeat_interval_ms": _milliseconds(timing.heartbeat),
@@ -427,19 +429,22 @@ class Service:
     async def _consume(self) -> None:
         """Consume until stopped; any error ends the process, so that reading resumes at the committed offset."""
         consumer: Any = self._subscriber.consumer
-        turns = Turns(consumer, limit=self._tenants_limit)
+        missing = MissingOffsets(self._lag.ids, group=self.name)
+        turns = Turns(consumer, limit=self._tenants_limit, missing=missing)
         while not self._stopping:
+            if missing.partitions:
+                await self._read_from_start(missing, consumer)
             if self._lag.ids.strange:
-                await self._read_from_start(consumer)
+                await self._read_from_start(self._lag.ids, consumer)
             raw = await turns.take(wait_ms=POLL_MILLISECONDS, max_records=RECORDS_OF_A_POLL)
             if raw:
                 await self._consume_all(consumer, [record_of_kafka(each) for each in raw])
 
-    async def _read_from_start(self, consumer: Any) -> None:
+    async def _read_from_start(self, which: MissingOffsets | TopicIds, consumer: Any) -> None:
         try:
-            await self.with_timeout(self._lag.ids.read_from_start(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
+            await self.with_timeout(which.read_from_start(consumer), seconds=COMMIT_TIMEOUT_SECONDS)
         except KafkaFailed as error:
-            log.warning("topic is not read again yet", error=f"{type(error).__name__}: {error}")
+            log.warning("partitions are not read yet", error=f"{type(error).__name__}: {error}")
 
     async def _consume_all(self, consumer: Any, records: list[Record]) -> None:
         self._idle_since = None

@@ -57,10 +57,15 @@ class TopicIds:
 
     def offsets(self, records: Sequence[Record]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit once these records are handled, without partitions that must be read again."""
-        next_offsets = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        return self.with_ids(
+            {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        )
+
+    def with_ids(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets to commit as Kafka keeps them, without partitions that must be read again."""
         return {
             each: OffsetAndMetadata(offset, self._ids.get(each.topic, ""))
-            for each, offset in next_offsets.items()
+            for each, offset in offsets.items()
             if each not in self.strange
         }
 

@@ -14,6 +14,7 @@ from aiokafka.errors import CorruptRecordException
 
 from shared.log import get_logger
 from shared.messaging.delivery import topic_named
+from shared.messaging.missing_offsets import NO_SUCH_OFFSET, MissingOffsets
 
 log = get_logger(__name__)
 
@@ -69,9 +70,17 @@ class TenantLimit:
 class Turns:
     """Gives every partition with records one turn before any gets its second."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, *, limit: TenantLimit | None = None) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        *,
+        limit: TenantLimit | None = None,
+        missing: MissingOffsets | None = None,
+    ) -> None:
+        """`missing` gets the partitions whose offset Kafka does not have; without it they raise NO_SUCH_OFFSET."""
         self._consumer = consumer
         self._limit = limit
+        self._missing = missing
         self._left: Collection[TopicPartition] = ()
         """Partitions that had no turn in this round; empty when the next round begins."""
 
@@ -109,11 +118,18 @@ class Turns:
 
     async def _get(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> list[Any]:
         """Return records; a damaged batch gives none and is fetched again, then whole or unreadable for good."""
-        try:
-            batches = await self._consumer.getmany(
-                *partitions, timeout_ms=timeout_ms, max_records=max_records
-            )
-        except CorruptRecordException as error:
-            log.warning("a batch is fetched again", error=str(error))
-            return []
-        return [record for records in batches.values() for record in records]
+        while True:
+            try:
+                batches = await self._consumer.getmany(
+                    *partitions, timeout_ms=timeout_ms, max_records=max_records
+                )
+            except CorruptRecordException as error:
+                log.warning("a batch is fetched again", error=str(error))
+                return []
+            except NO_SUCH_OFFSET as error:
+                if self._missing is None:
+                    raise
+                self._missing.add(error)
+                timeout_ms = 0  # the other partitions of the same response raise theirs at once
+            else:
+                return [record for records in batches.values() for record in records]

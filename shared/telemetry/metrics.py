@@ -24,6 +24,11 @@ PAUSED_TOPICS = Gauge(
     "Tenants' topics that have brought more records than are read of one in a day",
     ["service"],
 )
+RECORDS_LOST = Counter(
+    "consumer_records_lost_total",
+    "Offsets of records that Kafka deleted before the service read them",
+    ["service", "topic"],
+)
 PUBLISHED = Counter("events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic"])
 OUTBOX_AGE = Gauge(
     "outbox_oldest_row_seconds", "Age of the oldest row not yet in Kafka, seconds", ["service"]

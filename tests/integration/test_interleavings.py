@@ -28,7 +28,7 @@ from schemas.lifecycle import JobState
 from schemas.model import DeployModel, RollbackDeployment, Stage
 from schemas.topics import NODE_EVENTS, Topic, topic_carrying, topic_of
 from services.provisioner import store as provisioner_store
-from services.provisioner.backends.protocol import Member, MemberState, Observation
+from services.provisioner.backends.protocol import AttemptStatus, Member, MemberState
 from services.provisioner.decide import on_created, on_job_scheduled
 from services.provisioner.handlers.cluster import Cluster
 from services.provisioner.model import Attempt
@@ -431,7 +431,7 @@ class TestExitSeenByBoth:
 
     async def one_race(self, database: Database) -> None:
         attempt = await a_running_attempt(database)
-        gone = Observation(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
+        gone = AttemptStatus(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
         cluster = Cluster(Units(database), backend=None)  # type: ignore[arg-type]
         await asyncio.gather(*(cluster._observed(gone) for _ in range(2)))
         assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]

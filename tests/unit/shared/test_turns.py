@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from aiokafka.consumer.consumer import AIOKafkaConsumer
-from aiokafka.consumer.fetcher import Fetcher, FetchResult, PartitionRecords
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 from pydantic import SecretStr
 
 from shared.messaging.batches import Batches
+from shared.messaging.missing_offsets import MissingOffsets
 from shared.messaging.reader import _by_time
+from shared.messaging.topic_ids import TopicIds
 from shared.messaging.turns import DAY_SECONDS, PAUSE_SECONDS, TenantLimit, Turns
 from shared.record import Record
 from shared.service import Service
@@ -150,6 +153,44 @@ async def test_a_partition_with_many_records_waits_for_those_with_few():
     first = [values(await turns.take(wait_ms=0, max_records=100)) for _ in range(3)]
     assert {topic for turn in first for topic, _ in turn} == {GOOD.topic, BAD.topic, OTHER.topic}
     assert [len(turn) for turn in first] == [100, 100, 100]
+
+
+def without_offsets(log: Log, *errors: Exception) -> Log:
+    """As after a response that refuses the offsets of these partitions."""
+    for error in errors:
+        (offsets,) = error.args
+        (partition,) = offsets if isinstance(offsets, dict) else [offsets]
+        log._fetcher._records[partition] = FetchError(error=error, backoff=0)
+    return log
+
+
+async def test_partitions_whose_offset_is_missing_are_noted_in_one_turn():
+    log = Log({GOOD: b"", BAD: b"", OTHER: b""})
+    errors = (
+        OffsetOutOfRangeError({GOOD: 3}),
+        OffsetOutOfRangeError({BAD: 4}),
+        NoOffsetForPartitionError(OTHER),
+    )
+    without_offsets(log, *errors)
+    missing = MissingOffsets(TopicIds(), group="any")
+    assert await Turns(log, missing=missing).take(wait_ms=0, max_records=100) == []
+    assert missing.partitions == {GOOD: 3, BAD: 4, OTHER: None}
+
+
+async def test_the_other_partitions_are_read_meanwhile():
+    log = without_offsets(Log({GOOD: a_batch([{}] * 3), BAD: b""}), OffsetOutOfRangeError({BAD: 4}))
+    missing = MissingOffsets(TopicIds(), group="any")
+    turns, taken = Turns(log, missing=missing), []
+    for _ in range(2):
+        taken += values(await turns.take(wait_ms=0, max_records=100))
+    assert taken == [(GOOD.topic, offset) for offset in range(3)]
+    assert missing.partitions == {BAD: 4}
+
+
+async def test_a_reader_that_keeps_its_offsets_is_refused_one_that_the_log_does_not_have():
+    log = without_offsets(Log({GOOD: a_batch([{}])}), OffsetOutOfRangeError({GOOD: 4}))
+    with pytest.raises(OffsetOutOfRangeError):
+        await Turns(log).take(wait_ms=0, max_records=1)
 
 
 async def test_a_partition_that_is_lost_between_turns_is_not_asked_for():
