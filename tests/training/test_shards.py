@@ -90,6 +90,20 @@ def test_the_files_of_all_ranks_are_those_of_one(family, tmp_path):
     assert len(set(places.values())) == 3
 
 
+def test_files_are_written_while_passes_replace_the_parameters(inputs, monkeypatch):
+    """The writing thread looks at none of the model's: sharding swaps them, and tied ones are known by identity."""
+    network = build_network(a_recipe(method=Method.SFT), inputs.base_dir, CPU)
+    tensors = {name: parameter.detach() for name, parameter in trainable(network).items()}
+    shards = shards_of(shapes_of(tensors), FULL, num_writers=2)
+    files = full_model_files(inputs.base_dir, network.causal_lm, shards, 0)
+
+    def replaced(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("a parameter of the model was read")
+
+    monkeypatch.setattr(type(network.causal_lm), "named_parameters", replaced)
+    assert files.as_written({name: tensors[name] for name in shards[0].names})
+
+
 @pytest.fixture(scope="module")
 def trained(inputs, tmp_path_factory):
     """Two processes on a full model: its order, where they worked, and what they saved."""

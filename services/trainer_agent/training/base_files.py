@@ -9,24 +9,25 @@ from safetensors import safe_open
 from torch import Tensor
 
 from services.trainer_agent.training.shards import Shards
-from shared.causal_models import as_in_files, tied_names
+from shared.causal_models import as_in_files
 
 
 def as_base_files(
-    model: Any, tensors: Mapping[str, Tensor], base_dir: Path, *, only: Collection[str] | None = None
+    model: Any,
+    tied: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    base_dir: Path,
+    *,
+    only: Collection[str] | None = None,
 ) -> dict[str, Tensor]:
     """Return a full model's tensors by their names in the files of its base, from which it was loaded.
 
-    `tensors` are its trained parameters, whole. What else the files have (buffers, layers not trained) is copied: all
-    of it, or what is in `only`.
+    `tensors` are its trained parameters, whole, and `tied` its `tied_names`. What else the files have (buffers, and
+    layers not trained) is copied: all of it, or what is in `only`.
     """
     places = tensor_places(base_dir)
-    tied = {
-        name: tensors[first]
-        for name, first in tied_names(model).items()
-        if name in places and first in tensors
-    }
-    written = as_in_files(model, {**tensors, **tied}, places)
+    further = {name: tensors[first] for name, first in tied.items() if name in places and first in tensors}
+    written = as_in_files(model, {**tensors, **further}, places)
     # Halves of one tensor, and tied ones, share memory, which a file cannot say.
     own = {
         name: tensor if tensors.get(name) is tensor else tensor.clone(memory_format=torch.contiguous_format)
@@ -36,15 +37,15 @@ def as_base_files(
     return own | {name: _read(places[name], name) for name in others}
 
 
-def weight_map(model: Any, shards: Shards, base_dir: Path) -> dict[str, str]:
+def weight_map(model: Any, tied: Mapping[str, str], shards: Shards, base_dir: Path) -> dict[str, str]:
     """Return the file of each tensor of a full model that several ranks write, by its name in the files of its base.
 
     The model's tensors have the form of those in the files. What is not trained is in the first rank's.
     """
     places = tensor_places(base_dir)
     files = {name: Path(shard.path).name for shard in shards.values() for name in shard.names}
-    tied = {name: files[first] for name, first in tied_names(model).items() if name in places}
-    trained = as_in_files(model, {**files, **tied}, places)
+    further = {name: files[first] for name, first in tied.items() if name in places}
+    trained = as_in_files(model, {**files, **further}, places)
     return dict.fromkeys(places, Path(shards[0].path).name) | trained
 
 

@@ -26,6 +26,7 @@ from services.trainer_agent.training.shards import Shard, Shards
 from services.trainer_agent.training.slices import Slice
 from services.trainer_agent.training.snapshot import Snapshot
 from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations
+from shared.causal_models import tied_names
 
 STATE = "state.json"
 MODEL_FILE: Mapping[Weights, str] = {
@@ -102,19 +103,24 @@ def adapter_files(config: Any, base_sha: str) -> ModelFiles:
 
 
 def full_model_files(base_dir: Path, model: Any, shards: Shards, rank: int) -> ModelFiles:
-    """Return the files of a full model. `model` was loaded from `base_dir`."""
+    """Return the files of a full model. `model` was loaded from `base_dir`.
+
+    Call it where no parameter of the model changes meanwhile: sharding replaces them in each pass, and tied ones are
+    known by being the same object.
+    """
+    tied = tied_names(model)
     copies = {
         f"model/{path.name}": path
         for path in sorted(base_dir.iterdir())
         if path.suffix in _SERVED_SUFFIXES and path.name not in _NOT_SERVED
     }
     if len(shards) == 1:
-        return ModelFiles({}, copies, lambda tensors: as_base_files(model, tensors, base_dir))
-    files = weight_map(model, shards, base_dir)
+        return ModelFiles({}, copies, lambda tensors: as_base_files(model, tied, tensors, base_dir))
+    files = weight_map(model, tied, shards, base_dir)
     index = json.dumps({"metadata": {}, "weight_map": files}, indent=2, sort_keys=True) + "\n"
     own = {name for name, file in files.items() if rank in shards and Path(shards[rank].path).name == file}
     return ModelFiles(
-        {INDEX: index}, copies, lambda tensors: as_base_files(model, tensors, base_dir, only=own)
+        {INDEX: index}, copies, lambda tensors: as_base_files(model, tied, tensors, base_dir, only=own)
     )
 
 

@@ -49,6 +49,7 @@ class Saver:
         # Files of such a model have other tensors than it has, made of several.
         is_alone = kind == "adapter" or converts_names(run.network.causal_lm)
         self._shards = shards_of(run.trained, MODEL_FILE[kind], num_writers=1 if is_alone else run.world.size)
+        self._files = _files_of(run, self._shards)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bundle")
         self._in_flight: _InFlight | None = None
         self._snapshot = NOTHING
@@ -91,7 +92,7 @@ class Saver:
         failpoint("trainer.save.begin")
         self._last_step, self._last_time = run.step, time.monotonic()
         self._best_step = run.validations.best_step
-        entries = self._writer.submit(_write, run, snapshot, state, self._shards)
+        entries = self._writer.submit(_write, run, snapshot, state, self._shards, self._files)
         metrics = BundleMetrics(train_loss=run.last_loss)
         self._in_flight = _InFlight(run.step, kind, metrics, run.best, entries)
 
@@ -156,12 +157,13 @@ def _state_of(run: Run) -> BundleState:
     )
 
 
-def _write(run: Run, snapshot: Snapshot, state: BundleState, shards: Shards) -> list[FileEntry]:
+def _write(
+    run: Run, snapshot: Snapshot, state: BundleState, shards: Shards, files: ModelFiles
+) -> list[FileEntry]:
     directory, rank = bundle_dir(run.work_dir, state.step), run.world.rank
     entries = write_rank_files(
         snapshot, directory, rank=rank, updates=state.step, is_copy=run.sharding.is_copy
     )
-    files = _files_of(run, shards)
     if rank in shards:
         entries.append(write_shard(snapshot, directory, shard=shards[rank], files=files))
     if rank == 0:
