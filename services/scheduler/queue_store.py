@@ -34,8 +34,8 @@ WAITING = """
       FROM job WHERE state = 'queued'"""
 IS_DUE = "(not_before IS NULL OR not_before <= $1)"
 
-# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those that found no capacity
-# differ in more than age, though they are one kind.
+# From kind to kind by the index: a queue of any length costs as much as it has kinds. Those refused for want of
+# capacity differ in more than age, though they are one kind.
 KINDS_WAITING = """
     RECURSIVE waiting AS (
         (SELECT kind, turned_away <> '{}' AS differ FROM job WHERE state = 'queued' ORDER BY kind LIMIT 1)
@@ -105,7 +105,7 @@ async def is_back_off_over(conn: Connection, since: datetime, until: datetime) -
 
 
 async def candidates(conn: Connection, *, now: datetime, at_most: int) -> list[Candidate]:
-    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that found no capacity."""
+    """The oldest job of each kind that does not back off, and up to `at_most` of a kind that has no capacity."""
     return [_candidate(row) for row in await conn.fetch(CANDIDATES, now, at_most)]
 
 
@@ -125,7 +125,7 @@ async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | No
 
 
 async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
-    """The next of its kind. Those that found no capacity are all known as candidates."""
+    """The next of its kind. Those without capacity are all known as candidates."""
     if candidate.no_capacity_at:
         return None
     row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)

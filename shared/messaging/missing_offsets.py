@@ -1,7 +1,7 @@
 """Offsets that Kafka does not have: records that were deleted before a service read them are reported.
 
 The client of a service is kept from choosing an offset itself (`auto_offset_reset="none"`): where its own is outside
-the log it would continue at the first record, and say nothing of what retention deleted before that.
+the log it would continue at the first record, and log nothing of what retention deleted before that.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from shared.telemetry.metrics import RECORDS_LOST
 log = get_logger(__name__)
 
 NO_SUCH_OFFSET = (OffsetOutOfRangeError, NoOffsetForPartitionError)
-"""What the client raises, partition by partition, until it is told where to read."""
+"""What the client raises, partition by partition, until it has a position to read at."""
 RECORDS_GONE = "records were gone before they were read"
 LOG_CUT = "the log ends before what was read"
 
@@ -37,7 +37,7 @@ class MissingOffsets:
 
     async def read_from_start(self, consumer: Any) -> None:
         """Seek to the first record of each of these partitions, and report the records that are gone."""
-        # Where the topic was made again, the offset is that of another log.
+        # Where the topic was created again, the offset is that of another log.
         ours = consumer.assignment() - self._ids.strange
         missing = {each: offset for each, offset in self.partitions.items() if each in ours}
         if missing:

@@ -1,6 +1,6 @@
 """What the guides print for HTTP runs as printed: the program of from-openai.md, and the request of first-job.md.
 
-Only the gateway runs: what becomes of the job is told on the topics, with the guide's own numbers, and a stand-in
+Only the gateway runs: what becomes of the job is published on the topics, with the guide's own numbers, and a stand-in
 answers for the model. Nothing is trained, judged or served.
 """
 
@@ -70,7 +70,7 @@ async def submitted(world: World, program: Process) -> SubmitJob:
 
 
 async def train(world: World, job_id: str, *, step: int, loss: float, tokens: int) -> None:
-    """Tell of a training that ended with this step, this loss and so many tokens in all."""
+    """Publish a training that ended with this step, this loss and so many tokens in all."""
     await world.a_running_job(job_id=job_id)
     of_job = {"job_id": job_id, "tenant": "demo"}
     bundle = BundleRef(attempt=1, step=step, manifest_sha256=a_sha(f"{job_id} {step}"))
@@ -86,7 +86,7 @@ async def train(world: World, job_id: str, *, step: int, loss: float, tokens: in
 
 
 async def block(world: World, job_id: str, *, name: str, reason: str, message: str) -> None:
-    """Tell that the gate failed, and once that is known that the job is over."""
+    """Publish that the gate failed and, once the gateway knows it, that the job is over."""
     of_model = {"model_id": f"mv-{job_id}", "job_id": job_id, "tenant": "demo", "digest": a_sha(job_id)}
     judged = of_model | {"eval_id": f"eval-{mark()}", "base_sha": world.base_sha}
     failed = EvalFailed(**judged, checks=(), reason=reason)
