@@ -85,6 +85,8 @@ class StagePlan(Value):
     """Hash of the configuration, which covers the stages before it too."""
     num_steps: Count
     """Optimizer steps of this stage."""
+    recipe_reasons: dict[str, str] = Field(default={})
+    """As in JobQueued."""
 
 
 class JobMessage(Message):
@@ -166,6 +168,9 @@ class JobQueued(JobFact):
     """Why it is not running yet, for people."""
     duplicate_of: JobId | None = None
     """An earlier job of the tenant with the same configuration hash."""
+    recipe_reasons: dict[str, str] = Field(default={})
+    """For each field that the recipe left open, by its name: its number and why it is this one, for people. Of a job
+    of several stages each stage has its own."""
 
 
 class WaitReason(StrEnum):

@@ -1,35 +1,84 @@
-"""Numbers for each `auto` in a recipe, once the dataset is known. Pure arithmetic."""
+"""Numbers for each `auto` in a recipe, once the dataset is known, each with its reason. Pure arithmetic."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from schemas.specification import DEFAULT_DECAY_RATIO, Method, Recipe, Weights
 
 DEFAULT_RATES: Mapping[Weights, float] = {"adapter": 2e-4, "full": 2e-5}
 PREFERENCE_RATE_DIVISOR = 40
 """Preferences are learned at rates far below those for answers: 5e-6 for an adapter, 5e-7 for all weights."""
-ONE_EPOCH = frozenset({Method.CPT, Method.DPO})
+ROWS_OF_ONE_EPOCH = 10_000
+STEPS_OF_AN_EPOCH = 200
+MAX_BATCH_SIZE = 32
 
 
-def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Recipe:
+class ResolvedRecipe(NamedTuple):
+    recipe: Recipe
+    """No `auto` is left."""
+    reasons: dict[str, str]
+    """For each field that the recipe left open, by its name: its number and why it is this one, for people."""
+
+
+class _Choice(NamedTuple):
+    number: float
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.number if isinstance(self.number, int) else f'{self.number:g}'}: {self.reason}"
+
+
+def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> ResolvedRecipe:
     """Replace each `auto` by its number on a dataset of so many rows and windows."""
-    default_rate = DEFAULT_RATES[recipe.kind]
+    choices = dict(_choices(recipe, rows=rows, windows=windows, num_devices=num_devices))
+    numbers: dict[str, object] = {name: choice.number for name, choice in choices.items()}
+    reasons = {name: choice.sentence for name, choice in choices.items()}
     if recipe.method is Method.DPO:
-        default_rate /= PREFERENCE_RATE_DIVISOR
-    rate = default_rate if recipe.learning_rate == "auto" else recipe.learning_rate
-    default_epochs = 1 if recipe.method in ONE_EPOCH or rows >= 10_000 else 3
-    epochs = default_epochs if recipe.num_epochs == "auto" else recipe.num_epochs
-    batch = _batch_size(recipe, windows, num_devices) if recipe.batch_size == "auto" else recipe.batch_size
-    decay = DEFAULT_DECAY_RATIO if recipe.schedule == "wsd" and not recipe.decay_ratio else recipe.decay_ratio
-    numbers = {"learning_rate": rate, "num_epochs": epochs, "batch_size": batch, "decay_ratio": decay}
-    asked = recipe.preferences
-    dpo = asked.model_copy(update={"beta": asked.beta_value}) if recipe.method is Method.DPO else recipe.dpo
-    return recipe.model_copy(update=numbers | {"dpo": dpo})
+        asked = recipe.preferences
+        numbers["dpo"] = asked.model_copy(update={"beta": asked.beta_value})
+        if asked.beta == "auto":
+            reasons["dpo.beta"] = _Choice(asked.beta_value, f"the default of loss {asked.loss}").sentence
+    return ResolvedRecipe(recipe.model_copy(update=numbers), reasons)
 
 
-def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> int:
-    by_data = min(32, max(1, windows // 200))
+def _choices(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> Iterator[tuple[str, _Choice]]:
+    if recipe.num_epochs == "auto":
+        yield "num_epochs", _num_epochs(recipe.method, rows)
+    if recipe.learning_rate == "auto":
+        yield "learning_rate", _learning_rate(recipe)
+    if recipe.batch_size == "auto":
+        yield "batch_size", _batch_size(recipe, windows, num_devices)
+    if recipe.schedule == "wsd" and not recipe.decay_ratio:
+        yield "decay_ratio", _Choice(DEFAULT_DECAY_RATIO, "the default with wsd")
+
+
+def _num_epochs(method: Method, rows: int) -> _Choice:
+    if method is Method.CPT:
+        return _Choice(1, "with cpt each text is read once, as in pre-training")
+    if method is Method.DPO:
+        return _Choice(1, "with dpo each pair is seen once, for further passes soon overfit")
+    size = f"the dataset has {rows:,} rows, and"
+    if rows >= ROWS_OF_ONE_EPOCH:
+        return _Choice(1, f"{size} from {ROWS_OF_ONE_EPOCH:,} on one pass is enough: more tend to overfit")
+    return _Choice(3, f"{size} below {ROWS_OF_ONE_EPOCH:,} one pass is too few steps")
+
+
+def _learning_rate(recipe: Recipe) -> _Choice:
+    rate = DEFAULT_RATES[recipe.kind]
+    trained = "an adapter" if recipe.kind == "adapter" else "all weights"
+    if recipe.method is not Method.DPO:
+        return _Choice(rate, f"the default for {trained}")
+    reason = f"with dpo a fortieth of the default for {trained}, {rate}, for preferences need small updates"
+    return _Choice(rate / PREFERENCE_RATE_DIVISOR, reason)
+
+
+def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> _Choice:
+    by_data = min(MAX_BATCH_SIZE, max(1, windows // STEPS_OF_AN_EPOCH))
+    reason = f"for {STEPS_OF_AN_EPOCH} steps an epoch of {windows:,} windows, within 1 and {MAX_BATCH_SIZE}"
     if num_devices == 1:
-        return by_data
+        return _Choice(by_data, reason)
     # A device without a window computes an empty batch at every step, and is paid for all the same.
     whole = num_devices * recipe.micro_batch_size
-    return -(-by_data // whole) * whole
+    micro_batches = f"whole micro batches of {recipe.micro_batch_size} on each of {num_devices} devices"
+    return _Choice(-(-by_data // whole) * whole, f"{reason}, then rounded up to {micro_batches}")

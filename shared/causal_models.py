@@ -62,11 +62,10 @@ def converts_names(model: Any) -> bool:
     return bool(getattr(model, "_weight_conversions", None))
 
 
-def has_conversions(model: Any) -> bool:
-    """Return whether transformers may change names or form of the tensors when it loads a model of this class."""
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    return bool(get_model_conversion_mapping(model, add_legacy=False))
+def joins_for_files(model: Any) -> bool:
+    """Return whether some tensor of a loaded model's files is made of several of the model's."""
+    conversions = getattr(model, "_weight_conversions", None) or ()
+    return any(len(each.target_patterns) > 1 for each in conversions)
 
 
 def tied_names(model: Any) -> dict[str, str]:

@@ -25,7 +25,7 @@ from services.trainer_agent.training.distributed import World, joined, own_world
 from services.trainer_agent.training.memory import shape_of
 from services.trainer_agent.training.methods import OBJECTIVES
 from services.trainer_agent.training.network import build_network
-from services.trainer_agent.training.sharding import reads_rows, shard
+from services.trainer_agent.training.sharding import reads_when_sharded, shard
 from tests.training.jobs import Inputs, an_order
 
 RANK = 16
@@ -87,7 +87,7 @@ def measure(case: Case, base_dir: Path, small_dir: Path) -> dict[str, Any]:
 def _trained(case: Case, base_dir: Path, world: World) -> tuple[int, Shape]:
     """Bytes that were resident before the first step, and the shape. The highest moment counts from there on."""
     order = an_order(Inputs(base_dir, base_dir), case.recipe, devices_per_node=case.processes)
-    in_rows = reads_rows(case.recipe, world)
+    in_rows = reads_when_sharded(case.recipe, world)
     network = build_network(case.recipe, base_dir, world.device, in_rows=in_rows)
     if case.recomputed:
         network.causal_lm.gradient_checkpointing_enable({"use_reentrant": False})

@@ -126,7 +126,7 @@ def train(base_dir: Path, dataset: Path, recipe: Recipe, work_dir: Path) -> Path
     order = TrainingOrder(
         job_id=JOB,
         attempt=1,
-        recipe=resolve_recipe(recipe, rows=counts.rows, windows=counts.windows, num_devices=1),
+        recipe=resolve_recipe(recipe, rows=counts.rows, windows=counts.windows, num_devices=1).recipe,
         base_dir=base_dir,
         dataset_dir=dataset,
         base_sha=manifest.base_sha,

@@ -100,6 +100,8 @@ class Stage(Answer):
     dataset_id: str
     recipe: JsonObject
     """The recipe as in the request; without `auto` once the job is queued."""
+    recipe_reasons: dict[str, str]
+    """As in the job's."""
     dataset_version: str | None
     """Version of the dataset. This and the next three are None until the datasets of all stages are ready."""
     config_hash: str | None
@@ -143,6 +145,9 @@ class JobExtensions(Answer):
     has_holdout: bool
     recipe: JsonObject
     """The recipe, as in the request; without `auto` once an attempt is scheduled."""
+    recipe_reasons: dict[str, str]
+    """Once the job is queued, for each field that the recipe left open: its number and why it is this one. Where the
+    job has stages, each has its own."""
     gate: Gate
     is_usable: bool
     """Whether the model answers, or would after a deployment where the job asked for none."""

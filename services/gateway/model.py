@@ -199,6 +199,7 @@ class Job(Row):
     stages: tuple[SubmittedStage, ...]
     stage_plans: tuple[StagePlan, ...]
     """Plans of all stages, once it is queued."""
+    recipe_reasons: dict[str, str]
     num_steps: int | None
     last_step: int
     valid_loss: float | None

@@ -132,7 +132,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     job.JobQueued: into(
         JOB,
-        *("waiting_for", "num_steps", "config_hash", "duplicate_of"),
+        *("waiting_for", "num_steps", "config_hash", "duplicate_of", "recipe_reasons"),
         state="queued",
         dataset_version=field_of("dataset.version"),
         stage_plans=field_of("stages"),

@@ -33,7 +33,7 @@ STEPS_OF_A_RATE = 20
 """The newest steps of a job, over which the time of one is counted."""
 JOB_COLUMNS = f"""
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
-    stage, stages, stage_plans,
+    stage, stages, stage_plans, recipe_reasons,
     num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,

@@ -228,6 +228,7 @@ def _stages(row: model.Job) -> tuple[job_responses.Stage, ...]:
             validation_file=asked.validation_file and asked.validation_file.file_id,
             dataset_id=asked.dataset_id,
             recipe=plan.recipe.model_dump(mode="json") if plan else asked.recipe,
+            recipe_reasons=plan.recipe_reasons if plan else {},
             dataset_version=plan and plan.dataset.version,
             config_hash=plan and plan.config_hash,
             steps_before=before if plan else None,
@@ -274,6 +275,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         uncharged_cost_usd=str(row.uncharged_cost),
         has_holdout=row.spec.holdout is not None,
         recipe=row.spec.recipe,
+        recipe_reasons=row.recipe_reasons,
         gate=_gate(row, ending),
         is_usable=ending.is_usable,
     )

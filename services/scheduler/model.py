@@ -97,6 +97,8 @@ class Plan:
     benchmarks: Mapping[str, str]
     suites: Mapping[str, str]
     kept_leaks: Mapping[str, int] = field(default_factory=dict)
+    recipe_reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why each number is what it is that the recipe left open, by its field."""
 
     @property
     def of_stage(self) -> StagePlan:
@@ -106,6 +108,7 @@ class Plan:
             dataset=self.dataset,
             config_hash=self.config_hash,
             num_steps=self.num_steps,
+            recipe_reasons=dict(self.recipe_reasons),
         )
 
     @property

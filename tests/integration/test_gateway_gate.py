@@ -142,6 +142,7 @@ class TestAQueuedJob:
             config_hash=a_sha("config"),
             num_steps=40,
             waiting_for="as it was queued",
+            recipe_reasons={"num_epochs": "1: of many rows"},
         )
         moved = QueuePositionChanged(
             **of_job,
@@ -165,6 +166,7 @@ class TestAQueuedJob:
         await is_consumed("job.events", 2)
         job = await shown()
         assert job["waiting_for"] == "0 of 1 nodes free"
+        assert job["recipe_reasons"] == queued.recipe_reasons
         assert job["queue"].pop("as_of") > 0
         assert job["queue"] == {
             "position": 3,
@@ -173,6 +175,7 @@ class TestAQueuedJob:
         }
         events = (await world.ask("GET", f"/fine_tuning/jobs/{of_job['job_id']}/events?limit=100")).json()
         assert "QueuePositionChanged" not in [each["data"]["type"] for each in events["data"]]
+        assert events["data"][0]["data"]["recipe_reasons"] == queued.recipe_reasons
         await world.voices.say("scheduler", JobPaused(**of_job, attempt=0, reason="user", resume=None))
         await world.voices.say("scheduler", queued)
         await is_consumed("job.events", 4)

@@ -51,6 +51,7 @@ def until_second_stage(world: World, command: SubmitJob) -> tuple[JobFact, ...]:
             dataset=DatasetRef(version=a_sha(str(index)), manifest_sha256=a_sha("m")),
             config_hash=a_sha(f"config {index}"),
             num_steps=10 + index,
+            recipe_reasons={"num_epochs": f"1: of stage {index + 1}"},
         )
         for index, each in enumerate(command.spec.by_stage)
     )
@@ -97,7 +98,10 @@ async def test_each_stage_gets_its_dataset_and_the_job_shows_where_it_is(world):
     answer = await submit(world, stage, lora={"rank": 4})
     assert answer.status_code == 200, answer.text
     job_id, shown_stages = answer.json()["id"], answer.json()["retune"]["stages"]
-    assert [each["status"] for each in shown_stages] == ["present", "waiting"]
+    assert [(each["status"], each["recipe_reasons"]) for each in shown_stages] == [
+        ("present", {}),
+        ("waiting", {}),
+    ]
     command = (await world.heard(job_id, "SubmitJob")).message
     [second] = command.spec.later_stages
     assert (second.recipe.method, second.recipe.lora.rank) == ("dpo", 4)
@@ -110,6 +114,11 @@ async def test_each_stage_gets_its_dataset_and_the_job_shows_where_it_is(world):
     job = (await world.ask("GET", f"/fine_tuning/jobs/{job_id}")).json()["retune"]
     assert (job["state"], job["stage"], job["num_steps"]) == ("queued", 2, 21)
     assert job["waiting_for"] == "capacity for stage 2 of 2"
+    assert job["recipe_reasons"] == {}
+    assert [each["recipe_reasons"]["num_epochs"] for each in job["stages"]] == [
+        "1: of stage 1",
+        "1: of stage 2",
+    ]
     assert [(each["status"], each["steps_before"]) for each in job["stages"]] == [
         ("trained", 0),
         ("present", 10),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.training.families import build, recipe_of
 from schemas.specification import Method
 from services.trainer_agent.protocol import ResumeChecked, Saved
 from services.trainer_agent.training.bundle import INDEX, MODEL_FILE, full_model_files
@@ -15,7 +16,6 @@ from services.trainer_agent.training.network import build_network, trainable
 from services.trainer_agent.training.shards import shards_of
 from services.trainer_agent.training.snapshot import take_snapshot
 from services.trainer_agent.training.start import shapes_of
-from shared.causal_models import converts_names
 from shared.model_files.models import check_full, digests_beside_weights, read_base
 from shared.model_files.tensors import shapes_of as shapes_in_files
 from tests.families import FAMILIES, build_family
@@ -60,19 +60,17 @@ class TestShares:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_the_files_of_all_ranks_are_those_of_one(family, tmp_path):
-    """Tied heads, names without the inner model's, and buffers that are in the files."""
+    """Tied heads, experts, names without the inner model's, and buffers that are in the files."""
     base_dir = build_family(tmp_path / "base", family)
     network = build_network(a_recipe(method=Method.SFT), base_dir, CPU)
     model = network.causal_lm
-    if converts_names(model):
-        pytest.skip("one process writes it whole: its files have other tensors than the model")
     tensors = {name: parameter.detach() for name, parameter in trainable(network).items()}
 
     def written(num_writers: int) -> tuple[dict[str, str], dict[str, torch.Tensor], str | None]:
         shards = shards_of(shapes_of(tensors), FULL, num_writers=num_writers)
         places, values, index = {}, {}, None
         for rank, shard in shards.items():
-            files = full_model_files(base_dir, model, shards, rank)
+            files = full_model_files(base_dir, model, shapes_of(tensors), shards, rank)
             own = files.as_written({name: tensors[name] for name in shard.names})
             assert not own.keys() & values.keys()
             values |= own
@@ -95,7 +93,7 @@ def test_files_are_written_while_passes_replace_the_parameters(inputs, monkeypat
     network = build_network(a_recipe(method=Method.SFT), inputs.base_dir, CPU)
     tensors = {name: parameter.detach() for name, parameter in trainable(network).items()}
     shards = shards_of(shapes_of(tensors), FULL, num_writers=2)
-    files = full_model_files(inputs.base_dir, network.causal_lm, shards, 0)
+    files = full_model_files(inputs.base_dir, network.causal_lm, shapes_of(tensors), shards, 0)
 
     def replaced(*_arguments: object, **_options: object) -> None:
         raise AssertionError("a parameter of the model was read")
@@ -125,6 +123,23 @@ def test_a_bundle_of_two_processes_is_a_model_that_is_loaded_and_registered(trai
     loaded = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True).state_dict()
     weights = model_weights(saved[-1].directory)
     assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
+
+
+def test_experts_are_written_by_several_processes_and_resumed_exactly(tmp_path, monkeypatch):
+    """In the files each is for itself, in the model they are one tensor."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    base = build("Mixtral", tmp_path / "base").inputs
+    order = an_order(base, recipe_of(Method.SFT).model_copy(update={"num_epochs": 2}), devices_per_node=2)
+    saved = reports_of(run_gang(tmp_path / "whole", order), Saved)
+    index = json.loads((saved[-1].directory / INDEX).read_text())["weight_map"]
+    experts = {file for name, file in index.items() if ".experts." in name}
+    assert experts == {path.name for path in (saved[-1].directory / "model").glob("*.safetensors")}
+    assert index.keys() == shapes_in_files(read_base(base.base_dir)).keys()
+    bundle = as_bundle(order, saved[0], tmp_path / "bundle")
+    resumed = run_gang(tmp_path / "resumed", order.model_copy(update={"resume_dir": bundle}))
+    [checked] = reports_of(resumed, ResumeChecked)
+    assert checked.certificate.exact, checked.certificate.reason
+    assert model_sha256(reports_of(resumed, Saved)[-1]) == model_sha256(saved[-1])
 
 
 def test_no_process_holds_all_of_a_full_model(trained, tmp_path):

@@ -13,7 +13,7 @@ from schemas.memory import BUCKET_VALUES
 from schemas.specification import LoraSpec, Method, Recipe, ShardingSpec
 from services.trainer_agent.protocol import Report, ResumeChecked, Saved, Stepped, TrainingOrder
 from services.trainer_agent.training.bundle import RankIndex
-from services.trainer_agent.training.distributed import joined
+from services.trainer_agent.training.distributed import World, joined
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.setup import prepare
@@ -32,7 +32,8 @@ from tests.training.jobs import (
     reports_in,
     reports_of,
 )
-from tests.training.ranks import in_a_process, kill_after_first_bundle, run_gang
+from tests.training.ranks import in_a_process, in_each_rank, kill_after_first_bundle, run_gang
+from tests.training.test_fsdp import growth_of, write_bases
 
 RATES = {Method.LORA: 5e-3, Method.QLORA: 5e-3, Method.SFT: 1e-3}
 Gang = tuple[TrainingOrder, tuple[Report, ...]]
@@ -118,6 +119,18 @@ def test_in_bfloat16_stage_3_stays_near_float32(gang, method):
     }
     assert losses_of["bfloat16"] != losses_of["float32"]
     assert losses_of["bfloat16"] == pytest.approx(losses_of["float32"], abs=0.05)
+
+
+def test_with_stage_3_a_rank_has_no_more_of_the_base_in_memory_than_its_share(tmp_path):
+    write_bases(tmp_path, "llama", {"intermediate_size": 2048}, 8)
+    for in_rows in (True, False):
+        in_each_rank(_read_in_little_memory, tmp_path, in_rows)
+
+
+def _read_in_little_memory(world: World, folder: Path, in_rows: bool) -> None:
+    """Beside it DeepSpeed has buffers of its own, and only the first rank reads."""
+    growth = growth_of(world, folder, recipe_of(Method.LORA, zero(3)), in_rows=in_rows)
+    assert growth < 1.1 if in_rows else growth > 1.4, growth
 
 
 @pytest.mark.parametrize("sharding", [zero(1), zero(3)], ids=str)

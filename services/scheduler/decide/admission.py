@@ -99,7 +99,7 @@ def plan_of(spec: JobSpec, dataset: Dataset, before: Plan | None = None) -> Plan
     """
     assert dataset.ref is not None, f"dataset {dataset.dataset_id} is {dataset.state} without a version"
     assert dataset.counts is not None, f"dataset {dataset.dataset_id} is {dataset.state} without counts"
-    recipe = resolve_recipe(
+    recipe, reasons = resolve_recipe(
         spec.recipe,
         rows=dataset.counts.rows,
         windows=dataset.counts.windows,
@@ -115,6 +115,7 @@ def plan_of(spec: JobSpec, dataset: Dataset, before: Plan | None = None) -> Plan
         benchmarks=_of_both(before.benchmarks, dataset.benchmarks) if before else dataset.benchmarks,
         suites=dataset.suites,
         kept_leaks=_in_all(before.kept_leaks if before else {}, dataset.counts.kept_leaks),
+        recipe_reasons=reasons,
     )
 
 
@@ -148,6 +149,7 @@ def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:
         stages=stage_plans(job),
         waiting_for=waiting_for or why_waiting(candidate, view.ledger, now=view.now),
         duplicate_of=view.duplicate_of,
+        recipe_reasons={} if job.stage_plans else dict(job.plan.recipe_reasons),
     )
 
 

@@ -9,6 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from services.trainer_agent.training.shards import Shards
+from services.trainer_agent.training.slices import Shapes
 from shared.causal_models import as_in_files
 
 
@@ -37,16 +38,23 @@ def as_base_files(
     return own | {name: _read(places[name], name) for name in others}
 
 
-def weight_map(model: Any, tied: Mapping[str, str], shards: Shards, base_dir: Path) -> dict[str, str]:
+def weight_map(
+    model: Any, tied: Mapping[str, str], shards: Shards, shapes: Shapes, base_dir: Path
+) -> dict[str, str]:
     """Return the file of each tensor of a full model that several ranks write, by its name in the files of its base.
 
-    The model's tensors have the form of those in the files. What is not trained is in the first rank's.
+    `shapes` are of the model's tensors, each of which is one of the files or several. What is not trained is in the
+    first rank's.
     """
     places = tensor_places(base_dir)
-    files = {name: Path(shard.path).name for shard in shards.values() for name in shard.names}
-    further = {name: files[first] for name, first in tied.items() if name in places}
-    trained = as_in_files(model, {**files, **further}, places)
-    return dict.fromkeys(places, Path(shards[0].path).name) | trained
+    files = dict.fromkeys(places, Path(shards[0].path).name)
+    for shard in shards.values():
+        names = shard.names | {
+            name for name, first in tied.items() if name in places and first in shard.names
+        }
+        tensors = {name: torch.empty(shapes[tied.get(name, name)], device="meta") for name in names}
+        files |= dict.fromkeys(as_in_files(model, tensors, places), Path(shard.path).name)
+    return files
 
 
 def tensor_places(base_dir: Path) -> dict[str, Path]:

@@ -23,7 +23,7 @@ from schemas.layout import MANIFEST, TRAINING_TEMPLATE
 from schemas.specification import Recipe, Weights
 from services.trainer_agent.training.base_files import as_base_files, weight_map
 from services.trainer_agent.training.shards import Shard, Shards
-from services.trainer_agent.training.slices import Slice
+from services.trainer_agent.training.slices import Shapes, Slice
 from services.trainer_agent.training.snapshot import Snapshot
 from services.trainer_agent.training.validations import NO_VALIDATIONS, Validations
 from shared.causal_models import tied_names
@@ -102,8 +102,8 @@ def adapter_files(config: Any, base_sha: str) -> ModelFiles:
     return ModelFiles({"model/adapter_config.json": text}, {})
 
 
-def full_model_files(base_dir: Path, model: Any, shards: Shards, rank: int) -> ModelFiles:
-    """Return the files of a full model. `model` was loaded from `base_dir`.
+def full_model_files(base_dir: Path, model: Any, trained: Shapes, shards: Shards, rank: int) -> ModelFiles:
+    """Return the files of a full model. `model` was loaded from `base_dir`; `trained` are its whole shapes.
 
     Call it where no parameter of the model changes meanwhile: sharding replaces them in each pass, and tied ones are
     known by being the same object.
@@ -116,7 +116,7 @@ def full_model_files(base_dir: Path, model: Any, shards: Shards, rank: int) -> M
     }
     if len(shards) == 1:
         return ModelFiles({}, copies, lambda tensors: as_base_files(model, tied, tensors, base_dir))
-    files = weight_map(model, tied, shards, base_dir)
+    files = weight_map(model, tied, shards, trained, base_dir)
     index = json.dumps({"metadata": {}, "weight_map": files}, indent=2, sort_keys=True) + "\n"
     own = {name for name, file in files.items() if rank in shards and Path(shards[rank].path).name == file}
     return ModelFiles(

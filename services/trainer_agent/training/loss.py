@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from schemas.capabilities import LossForm
 from services.trainer_agent.training.attention import WITH_BORDERS, borders_of
 from services.trainer_agent.training.balance import balance_of
+from services.trainer_agent.training.places import Places
 from services.trainer_agent.training.quantized import keep_in_train_mode
-from services.trainer_agent.training.rows import Places
 from services.trainer_agent.training.tensors import Inputs
 from shared.causal_models import attention_of, loss_form
 

@@ -18,8 +18,9 @@ from schemas.specification import LoraSpec, Recipe
 from services.trainer_agent.training.attention import fastest
 from services.trainer_agent.training.failures import TrainingFailed, classify, describe
 from services.trainer_agent.training.loss import TokenLosses
+from services.trainer_agent.training.places import Places
 from services.trainer_agent.training.quantized import loading_options, num_values
-from services.trainer_agent.training.rows import Places, build_empty
+from services.trainer_agent.training.rows import build_empty, stand_in_for
 from shared.causal_models import converts_names, plain_linears
 from shared.processes.loading import without_bitsandbytes
 
@@ -137,8 +138,7 @@ def _stood_in_for(base: Any) -> Iterator[None]:
         (m, name, p) for m in base.modules() for name, p in m.named_parameters(recurse=False) if p.is_meta
     ]
     for module, name, parameter in places:
-        value = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
-        setattr(module, name, nn.Parameter(value, requires_grad=False))
+        setattr(module, name, stand_in_for(parameter).requires_grad_(False))
     try:
         yield
     finally:

@@ -32,7 +32,6 @@ from services.trainer_agent.training.methods.preference import log_probabilities
 from services.trainer_agent.training.network import build_network
 from services.trainer_agent.training.plan import StepPlan, examples_of
 from services.trainer_agent.training.run import Run
-from services.trainer_agent.training.sharding import reads_rows
 from services.trainer_agent.training.sharding.fsdp2 import spread
 from services.trainer_agent.training.snapshot import rng_state, set_rng_state
 from services.trainer_agent.training.start import adapter_at_the_start, load_adapter, weights_dir
@@ -192,9 +191,7 @@ def _network_at_the_start(run: Run) -> TokenLosses:
         return run.network
     log.warning("the first model is loaded beside the trained one, to compute reference log-probabilities")
     recipe = run.order.recipe
-    network = build_network(
-        recipe, weights_dir(run.order, None), run.device, in_rows=reads_rows(recipe, run.world)
-    )
+    network = build_network(recipe, weights_dir(run.order, None), run.device, in_rows=run.world.size > 1)
     spread(network, run.world, offload=recipe.sharded.offload_optimizer)
     return network
 

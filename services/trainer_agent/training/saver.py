@@ -25,7 +25,7 @@ from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.shards import Shards, shards_of
 from services.trainer_agent.training.snapshot import NOTHING, Snapshot, take_snapshot
 from services.trainer_agent.training.step import next_loss
-from shared.causal_models import converts_names
+from shared.causal_models import joins_for_files
 from shared.failpoints import failpoint
 
 _ENTRIES = TypeAdapter(list[FileEntry])
@@ -46,8 +46,7 @@ class Saver:
     def __init__(self, run: Run) -> None:
         self._run = run
         kind = run.order.recipe.kind
-        # Files of such a model have other tensors than it has, made of several.
-        is_alone = kind == "adapter" or converts_names(run.network.causal_lm)
+        is_alone = kind == "adapter" or joins_for_files(run.network.causal_lm)
         self._shards = shards_of(run.trained, MODEL_FILE[kind], num_writers=1 if is_alone else run.world.size)
         self._files = _files_of(run, self._shards)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bundle")
@@ -174,4 +173,4 @@ def _write(
 def _files_of(run: Run, shards: Shards) -> ModelFiles:
     if run.order.recipe.kind == "adapter":
         return adapter_files(run.network.model.peft_config["default"], run.order.base_sha)
-    return full_model_files(run.order.base_dir, run.network.causal_lm, shards, run.world.rank)
+    return full_model_files(run.order.base_dir, run.network.causal_lm, run.trained, shards, run.world.rank)

@@ -29,7 +29,7 @@ from services.trainer_agent.training.resume import Bundle, certify, open_bundle,
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.sampler import Sampler
 from services.trainer_agent.training.schedule import schedule_of
-from services.trainer_agent.training.sharding import reads_rows, shard
+from services.trainer_agent.training.sharding import reads_when_sharded, shard
 from services.trainer_agent.training.start import load_weights, shapes_of, weights_dir
 from services.trainer_agent.training.stop import StopHeard, StopRequest
 from services.trainer_agent.training.throughput import (
@@ -61,7 +61,7 @@ def prepare(
         order.recipe,
         weights_dir(order, bundle.directory if bundle else None),
         world.device,
-        in_rows=reads_rows(order.recipe, world),
+        in_rows=reads_when_sharded(order.recipe, world),
     )
     order = fitted(
         network,

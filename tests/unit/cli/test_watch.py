@@ -343,3 +343,11 @@ def test_the_stage_is_shown_while_stages_are_trained(state, shown):
     job = a_job(state)
     job["retune"] |= {"stage": 2, "stages": [{}, {}, {}]}
     assert state_of(job) == shown
+
+
+def test_show_has_the_reasons_of_what_the_recipe_left_open(retune):
+    job = a_job("queued")
+    job["retune"]["recipe_reasons"] = {"num_epochs": "1: the dataset has 10,000 rows"}
+    retune.answers["GET /fine_tuning/jobs/ftjob-1"] = job
+    code, out, _ = retune.run("jobs", "show", "ftjob-1")
+    assert (code, '"num_epochs": "1: the dataset has 10,000 rows"' in out) == (0, True)

@@ -77,6 +77,7 @@ def a_row(**changes: Any) -> dict[str, Any]:
         "stage": None,
         "stages": (),
         "stage_plans": (),
+        "recipe_reasons": {},
         "attempt": 1,
         "num_steps": None,
         "last_step": 0,

@@ -95,6 +95,8 @@ class TestAdmission:
         fact = submitted().last(JobQueued)
         assert (fact.num_steps, [each.num_steps for each in fact.stages]) == (ALL_STEPS, [STEPS, 40])
         assert fact.config_hash == fact.stages[1].config_hash
+        assert fact.recipe_reasons == {}
+        assert [each.recipe_reasons["num_epochs"].split(":")[0] for each in fact.stages] == ["3", "1"]
         first, second = SPEC.by_stage
         assert fact.stages[0].config_hash != config_hash(first, FIRST.ref.version)  # it is resolved
         resolved = second.model_copy(update={"recipe": fact.stages[1].recipe})

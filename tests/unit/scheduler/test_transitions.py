@@ -62,6 +62,9 @@ class TestValidating:
         # 2000 rows: 3 epochs; 400 windows: batches of 2.
         assert history.last(JobQueued).num_steps == 600
         assert history.last(JobQueued).config_hash == history.job.plan.config_hash
+        reasons = history.last(JobQueued).recipe_reasons
+        assert sorted(reasons) == ["batch_size", "learning_rate", "num_epochs"]
+        assert reasons["num_epochs"].startswith("3: the dataset has 2,000 rows")
 
     @pytest.mark.parametrize("state", [DatasetState.REJECTED, DatasetState.DELETED])
     def test_an_unusable_dataset_fails_the_job_as_the_users(self, state):

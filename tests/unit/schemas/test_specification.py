@@ -1,10 +1,12 @@
+from typing import ClassVar
+
 import pytest
 from pydantic import ValidationError
 
+from schemas import resolution
 from schemas.base import BundleRef, StartFrom
 from schemas.gate import GateSpec
 from schemas.identity import config_hash
-from schemas.resolution import resolve_recipe
 from schemas.specification import (
     DpoSpec,
     EarlyStoppingSpec,
@@ -14,6 +16,14 @@ from schemas.specification import (
     canonical_sha256,
 )
 from tests.builders import a_job_spec, a_sha
+
+
+def resolve_recipe(recipe, *, rows, windows, num_devices=1):
+    return resolution.resolve_recipe(recipe, rows=rows, windows=windows, num_devices=num_devices).recipe
+
+
+def reasons_of(recipe, *, rows=100, windows=100, num_devices=1):
+    return resolution.resolve_recipe(recipe, rows=rows, windows=windows, num_devices=num_devices).reasons
 
 
 class TestResolving:
@@ -52,6 +62,61 @@ class TestResolving:
     def test_full_fine_tuning_has_a_smaller_rate(self):
         assert resolve_recipe(Recipe(method="sft"), rows=1, windows=1, num_devices=1).learning_rate == 2e-5
         assert resolve_recipe(Recipe(), rows=1, windows=1, num_devices=1).learning_rate == 2e-4
+
+
+class TestReasons:
+    GIVEN: ClassVar = {"learning_rate": 1e-3, "batch_size": 4}
+
+    @pytest.mark.parametrize(
+        ("method", "rows", "reason"),
+        [
+            ("lora", 9_999, "3: the dataset has 9,999 rows, and below 10,000 one pass is too few steps"),
+            ("lora", 10_000, "1: the dataset has 10,000 rows, and from 10,000 on one pass is enough: more tend to overfit"),
+            ("cpt", 9_999, "1: with cpt each text is read once, as in pre-training"),
+            ("dpo", 10_000, "1: with dpo each pair is seen once, for further passes soon overfit"),
+        ],
+    )  # fmt: skip
+    def test_epochs_follow_from_the_method_and_the_rows(self, method, rows, reason):
+        assert reasons_of(Recipe(method=method, **self.GIVEN), rows=rows)["num_epochs"] == reason
+
+    @pytest.mark.parametrize(
+        ("recipe", "reason"),
+        [
+            (Recipe(), "0.0002: the default for an adapter"),
+            (Recipe(method="sft"), "2e-05: the default for all weights"),
+            (
+                Recipe(method="dpo", weights="full"),
+                "5e-07: with dpo a fortieth of the default for all weights, 2e-05, for preferences need small updates",
+            ),
+            (
+                Recipe(method="dpo"),
+                "5e-06: with dpo a fortieth of the default for an adapter, 0.0002, for preferences need small updates",
+            ),
+        ],
+    )
+    def test_the_rate_follows_from_what_is_trained(self, recipe, reason):
+        assert reasons_of(recipe)["learning_rate"] == reason
+
+    @pytest.mark.parametrize(
+        ("num_devices", "reason"),
+        [
+            (1, "10: for 200 steps an epoch of 2,000 windows, within 1 and 32"),
+            (4, "12: for 200 steps an epoch of 2,000 windows, within 1 and 32, then rounded up to whole micro batches of 1 on each of 4 devices"),
+        ],
+    )  # fmt: skip
+    def test_the_batch_follows_from_windows_and_devices(self, num_devices, reason):
+        assert reasons_of(Recipe(), windows=2_000, num_devices=num_devices)["batch_size"] == reason
+
+    def test_other_defaults_have_theirs(self):
+        assert reasons_of(Recipe(schedule="wsd"))["decay_ratio"] == "0.1: the default with wsd"
+        pairs = Recipe(method="dpo", dpo=DpoSpec(loss="simpo"))
+        assert reasons_of(pairs)["dpo.beta"] == "2: the default of loss simpo"
+
+    def test_what_was_given_has_none(self):
+        assert reasons_of(Recipe(num_epochs=2, **self.GIVEN)) == {}
+        given = Recipe(method="dpo", dpo=DpoSpec(beta=0.2), num_epochs=2, **self.GIVEN)
+        assert reasons_of(given) == {}
+        assert reasons_of(Recipe(schedule="wsd", decay_ratio=0.2, num_epochs=2, **self.GIVEN)) == {}
 
 
 class TestContinuedPreTraining:

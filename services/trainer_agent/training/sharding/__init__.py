@@ -16,7 +16,7 @@ def shard(network: TokenLosses, recipe: Recipe, world: World, *, by_node: bool =
     return Fsdp2(network, recipe, world, by_node=by_node)
 
 
-def reads_rows(recipe: Recipe, world: World) -> bool:
-    """Return whether each process reads only the rows of the base that it holds. ZeRO shares out what each one has,
-    and 4 bits are made of whole matrices."""
-    return world.size > 1 and recipe.sharded.library == "fsdp2" and not recipe.is_quantized
+def reads_when_sharded(recipe: Recipe, world: World) -> bool:
+    """Return whether the base has no values before it is sharded, and no process ever has all of it. With ZeRO 1 and
+    2 each has all weights, and 4 bits are made of whole matrices."""
+    return world.size > 1 and recipe.sharded.zero_stage in (None, 3) and not recipe.is_quantized

@@ -7,7 +7,7 @@ and the kernels for its collectives in shared memory are for inference.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import tables, trainable
 from services.trainer_agent.training.optimizer import parts_of
 from services.trainer_agent.training.quantized import move_scales
+from services.trainer_agent.training.rows import filled, stand_in
 from services.trainer_agent.training.sharding.interface import Held, Sharding
 from services.trainer_agent.training.slices import Slice, whole_slice
 
@@ -57,15 +58,17 @@ class Zero(ABC):
     def __init__(self, network: TokenLosses, recipe: Recipe, world: World) -> None:
         deepspeed = _library(world)
         move_scales(network, world.device)
+        unread = stand_in(network.causal_lm)
         self._parameters = trainable(network)
         [self._part] = parts_of(self._parameters, recipe, tables(network))
+        num_trained = sum(p.numel() for p in self._parameters.values())
+        config = configuration(recipe, world, num_trained=num_trained)
+        if unread:
+            _spread(
+                network, filled(unread, network.unread, world.device, reads=world.rank == 0), config, world
+            )
         self.training_network, *_ = deepspeed.initialize(
-            model=network,
-            optimizer=self._part.optimizer,
-            config=configuration(
-                recipe, world, num_trained=sum(p.numel() for p in self._parameters.values())
-            ),
-            dist_init_required=False,
+            model=network, optimizer=self._part.optimizer, config=config, dist_init_required=False
         )
         self._zero = self.training_network.optimizer
         self._rank = world.rank
@@ -205,6 +208,20 @@ def configuration(recipe: Recipe, world: World, *, num_trained: int) -> dict[str
         "zero_optimization": fields,
         "zero_force_ds_cpu_optimizer": False,
     }
+
+
+def _spread(
+    network: TokenLosses, parameters: Iterator[nn.Parameter], config: Mapping[str, Any], world: World
+) -> None:
+    """Leave each rank its share of parameters that the first rank has. DeepSpeed takes and sends one at a time, and
+    moves nothing else of a network to its device where it meets some that are spread."""
+    import deepspeed
+
+    first: Any = next(parameters)
+    deepspeed.zero.Init(module=nn.ParameterList([first]), config_dict_or_path=config)
+    first.convert_to_zero_parameters(param_list=parameters)
+    for buffer in network.buffers():
+        buffer.data = buffer.data.to(world.device)
 
 
 def _library(world: World) -> Any:
