@@ -26,6 +26,7 @@ from services.evaluator.decide.grading import Sides
 from services.evaluator.decide.items import ShownItem, shown_items
 from services.evaluator.decide.lifecycle import Decision
 from services.evaluator.decide.plan import (
+    HOLDOUT,
     Harness,
     Known,
     NotRegistered,
@@ -42,6 +43,7 @@ from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, PartScores, Scores, Side, WorkOrder
 from services.evaluator.scoring.reports import PartProgressed
+from services.evaluator.scoring.rows import read_tasks
 from services.evaluator.settings import Settings
 from shared.device import device_name
 from shared.failpoints import failpoint
@@ -223,9 +225,9 @@ class Gate:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
         judged = await self._judge_panel.judge(artifact.gate.judge, paths, base=base, new=new)
-        checks = without_leaks(
-            grading.grade(artifact, files, base=base, new=new, judged=judged), files, artifact.kept_leaks
-        )
+        references = await asyncio.to_thread(_references, paths)
+        graded = grading.grade(artifact, files, base=base, new=new, judged=judged, references=references)
+        checks = without_leaks(graded, files, artifact.kept_leaks)
         details = {
             "probe": scores.probe.model_dump() if scores.probe else None,
             "seconds": {f"{part.part} {part.side}": round(part.seconds, 3) for part in scores.parts},
@@ -315,6 +317,11 @@ def _rows(files: tuple[Known, ...], order: WorkOrder) -> dict[Key, int]:
         for part in order.parts
         for side in (part.engine_sides if part.engine else part.sides)
     }
+
+
+def _references(paths: Mapping[str, Path]) -> tuple[str, ...]:
+    """Return the right answers of the holdout's rows; none where there is no holdout."""
+    return tuple(row.reference for row in read_tasks(paths[HOLDOUT])) if HOLDOUT in paths else ()
 
 
 async def _publish_decision(unit: Unit, decision: Decision) -> None:
