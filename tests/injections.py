@@ -110,7 +110,7 @@ _MARK = re.compile(r"===[0-9a-f]{16}")
 
 def leaves_the_data(system: str, user: str, titles: Sequence[str]) -> bool:
     """Return whether a judge who trusts control tokens and marks reads other parts than these."""
-    mark = _MARK.search(system)[0]
+    (mark,) = _MARK.findall(system)
     parts = user.split(f"{mark} ")
     read = [part.partition("\n")[0] for part in parts]
     return has_token(user) or read != ["", *titles, "END"]

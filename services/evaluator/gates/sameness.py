@@ -27,7 +27,7 @@ def constant_answer_criterion(
         baseline=_most_common(base).value,
         threshold=allowed,
         higher_is_better=False,
-        count=share.count,
+        count=share.num_answers,
         interval=share.interval,
         passed=is_varied,
         outcome="passed" if is_varied else "failed",
@@ -36,7 +36,7 @@ def constant_answer_criterion(
 
 class _Share(NamedTuple):
     value: float
-    count: int
+    num_answers: int
     interval: Interval | None
 
 

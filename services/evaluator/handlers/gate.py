@@ -17,7 +17,7 @@ from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
-from services.evaluator.clients.files import Cache, asked_in, count_lines
+from services.evaluator.clients.files import Cache, asked_in, count_lines, references_in
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide import grading, lifecycle
 from services.evaluator.decide.engines import choose_engine
@@ -43,7 +43,6 @@ from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, PartScores, Scores, Side, WorkOrder
 from services.evaluator.scoring.reports import PartProgressed
-from services.evaluator.scoring.rows import read_tasks
 from services.evaluator.settings import Settings
 from shared.device import device_name
 from shared.failpoints import failpoint
@@ -225,7 +224,7 @@ class Gate:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
         judged = await self._judge_panel.judge(artifact.gate.judge, paths, base=base, new=new)
-        references = await asyncio.to_thread(_references, paths)
+        references = await asyncio.to_thread(references_in, paths.get(HOLDOUT))
         graded = grading.grade(artifact, files, base=base, new=new, judged=judged, references=references)
         checks = without_leaks(graded, files, artifact.kept_leaks)
         details = {
@@ -317,11 +316,6 @@ def _rows(files: tuple[Known, ...], order: WorkOrder) -> dict[Key, int]:
         for part in order.parts
         for side in (part.engine_sides if part.engine else part.sides)
     }
-
-
-def _references(paths: Mapping[str, Path]) -> tuple[str, ...]:
-    """Return the right answers of the holdout's rows; none where there is no holdout."""
-    return tuple(row.reference for row in read_tasks(paths[HOLDOUT])) if HOLDOUT in paths else ()
 
 
 async def _publish_decision(unit: Unit, decision: Decision) -> None:
