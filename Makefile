@@ -20,7 +20,7 @@ CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tes
 	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/ops/test_audit.py \
 	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
 	tests/integration/kernel/test_topic_made_again.py tests/integration/local/test_matrices.py \
-	tests/integration/test_audit.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
+	tests/integration/test_audit.py tests/integration/test_simulated_stores.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
 	tests/integration/test_serving_controller.py tests/integration/test_gateway_away.py \
 	tests/training/test_resume.py tests/unit/shared/test_reading.py tests/unit/shared/test_settings.py \
 	tests/unit/shared/test_versions.py tests/unit/trainer_agent/test_runner_decide.py

@@ -20,6 +20,7 @@ from schemas.layout import MANIFEST
 from schemas.model import ModelRegistered
 from schemas.resolution import resolve_recipe
 from schemas.specification import DatasetPolicy, DatasetSpec, Recipe, SafetyMix
+from services.evaluator.clients.files import references_in
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide.grading import Judged, changes, grade
 from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest
@@ -161,7 +162,9 @@ def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, ra
     base = {part.part: part for part in scored if part.side is Side.BASE}
     new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
     return Judgement(
-        checks=grade(artifact, known, base=base, new=new, judged=Judged()),
+        checks=grade(
+            artifact, known, base=base, new=new, judged=Judged(), references=references_in(files.holdout)
+        ),
         changes=changes(known, base=base, new=new),
         scores={(part.part, part.side): part for part in scored},
     )

@@ -70,6 +70,10 @@ class Rig:
             name: psutil.Process(self.stack.pid(name)).memory_info().rss >> 20 for name in self.stack.services
         }
 
+    async def start(self, service: str) -> None:
+        """Start a service that was stopped, as it was before."""
+        self.stack._supervisor.start(program(self.stack, service, env=self.lines.env(service)))
+
 
 @asynccontextmanager
 async def rig(folder: Path, *, seed: int) -> AsyncIterator[Rig]:

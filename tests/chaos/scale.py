@@ -34,6 +34,10 @@ def is_full() -> bool:
     return scale() is Scale.FULL
 
 
+def is_smallest() -> bool:
+    return scale() is Scale.CHANGE
+
+
 def seed() -> int:
     """Of everything random in a test; CHAOS_SEED repeats a run that failed."""
     return int(os.environ.get("CHAOS_SEED", "1"))

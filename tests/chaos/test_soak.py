@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import asyncpg
@@ -13,13 +13,17 @@ import pytest
 
 from deploy.local.stack import Stack
 from ops.doctor.history import History, Snapshot
+from schemas.base import CommandRefused
+from schemas.topics import LISTENS, SERVICES, TOPICS
+from shared.messaging.login import Login
 from tests.chaos.checker import Violated, examine, hold
 from tests.chaos.error_lines import counted, error_lines, unexpected
 from tests.chaos.load import Load
 from tests.chaos.nemesis import Nemesis, SmallDisk, too_few
 from tests.chaos.progress import report
+from tests.chaos.replaying import Replay
 from tests.chaos.rig import Rig, rig
-from tests.chaos.scale import is_full, note, scale, scaled, seed
+from tests.chaos.scale import is_full, is_smallest, note, scale, scaled, seed
 from tests.chaos.tampering import BROKEN, break_everything
 
 SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(40, 120, 3600) / 60))
@@ -29,6 +33,44 @@ MAX_MEBIBYTES = 300
 """Of any service's process, before and after."""
 MIN_STRUCK = 0.7
 """Of the faults that were planned; some aim at children that live for seconds."""
+
+FEWEST_READ = {"accounts": 0, "serving_controller": 5}
+"""Records that a service reads again at least, where these are not 60: nobody makes users of Kafka in a soak."""
+AT_A_START = {
+    "node.events PoolCapacityChanged": "the provisioner announces its pools when it starts",
+    "scheduler.pool": "the same",
+    "eval.events GatePolicyPublished": "the suites of the soak were registered after the evaluator had started",
+    "evaluator.policy": "the same",
+}
+"""What a start changes, whether or not anything is read again, and why."""
+JUDGED_BY_STATE = {
+    **{
+        f"{topic.name} CommandRefused": "what is there already or over is refused"
+        for topic in TOPICS
+        if CommandRefused in topic.messages
+    },
+    "gateway.outcome": "shows refusals",
+    "gateway.refusal": "the same",
+    "gateway.job_event": "shows each answer in the timeline of its job",
+    "tenant.demo.events CommandRefused": "copies of the tenant's answers",
+    "tenant.demo.events DatasetReady": "the same",
+    "dataset.events DatasetReady": "RegisterDataset of a version that is ready is answered again",
+    "gateway.dataset": "the same answer, with the time at which it came",
+    "eval.events BenchmarkRegistered": "an equal suite is registered again",
+    "eval.events SafetySuiteRegistered": "the same",
+    "evaluator.suite": "the same suite, with the time at which it came",
+    "gateway.suite": "the same",
+    "model.events BaseModelRegistered": "an equal base model is registered again",
+    "gateway.base_model": "the same base model, with the time at which it came",
+    "agent.directives StopTraining": "runners of attempts that are over are sent away, and none is there",
+    "trainer_agent.dropped_claim": "what they report counts for nothing",
+    "trainer_agent.runner": "when they were heard",
+    **{
+        f"parked.{service} MessageParked": "a fact whose number is known and whose id is not is set aside"
+        for service in SERVICES
+    },
+}
+"""What comes of commands, facts and reports that a service cannot know by their ids any more, and why."""
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(SECONDS + 1200)]
 
@@ -72,6 +114,17 @@ async def test_nothing_is_lost_doubled_or_left_behind(whole: Rig, tmp_path: Path
     assert max(*at_rest.values(), *after.values()) <= MAX_MEBIBYTES, (at_rest, after)
 
 
+async def test_every_service_reads_every_topic_again(whole: Rig):
+    read = await replayed(whole, allowed=AT_A_START)
+    note("replay after a soak", **read)
+
+
+@pytest.mark.skipif(is_smallest(), reason="starts every service once more: each night")
+async def test_every_service_reads_every_topic_again_and_its_inbox_has_forgotten_all(whole: Rig):
+    read = await replayed(whole, allowed=AT_A_START | JUDGED_BY_STATE, without_inbox=True)
+    note("replay without inboxes", **read)
+
+
 async def test_what_is_broken_by_hand_is_found(whole: Rig):
     """On the same stack, which is of no use after this."""
     history, _ = await examine(whole.stack)
@@ -79,6 +132,22 @@ async def test_what_is_broken_by_hand_is_found(whole: Rig):
     _, findings = await examine(whole.stack, say)
     invariants = {finding.invariant.split()[0] for finding in findings}
     assert invariants >= BROKEN, f"missed {sorted(BROKEN - invariants)}"
+
+
+async def replayed(whole: Rig, *, allowed: Mapping[str, str], without_inbox: bool = False) -> dict[str, int]:
+    """Return how many records each service has read again, which has changed no more than what is allowed."""
+    stack = whole.stack
+    login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
+    services = tuple(service for service in stack.services if LISTENS[service])
+    async with asyncpg.create_pool(stack.postgres_dsn("operator"), min_size=0, max_size=2) as db:
+        replay = Replay(stack, db, login, services, whole.start)
+        changes = await replay.changes(without_inbox=without_inbox)
+    say(f"read again: {replay.read}; changed: {changes}")
+    topics = {name.partition(" ")[0] for name in allowed if " " in name}
+    assert {name: what for name, what in changes.items() if name not in topics | allowed.keys()} == {}
+    seldom = {name: replay.read[name] for name in services if replay.read[name] < FEWEST_READ.get(name, 60)}
+    assert seldom == {}, "hardly anything was read again"
+    return replay.read
 
 
 async def torment(whole: Rig, load: Load) -> Nemesis:

@@ -21,8 +21,8 @@ def name_of(store: ModuleType) -> str:
 
 @pytest.mark.parametrize("store", STORES, ids=name_of)
 def test_every_question_of_the_handlers_has_an_answer(store):
-    real = _questions_of(name_of(store))
-    asked = {name for module in STORES[store] for name in _asked_by(module)}
+    real = questions_of(name_of(store))
+    asked = asked_by_handlers(name_of(store))
     assert asked, "handlers ask their store"
     for name in sorted(asked):
         answer = getattr(store, name, None)
@@ -32,8 +32,8 @@ def test_every_question_of_the_handlers_has_an_answer(store):
 
 @pytest.mark.parametrize("store", STORES, ids=name_of)
 def test_what_the_statements_lock_is_locked_in_memory_too(store):
-    real = _questions_of(name_of(store))
-    asked = {name for module in STORES[store] for name in _asked_by(module)}
+    real = questions_of(name_of(store))
+    asked = asked_by_handlers(name_of(store))
     locking = {name for name in asked if _locks(real[name], r"FOR (UPDATE|SHARE)|lock_name\(")}
     assert {name for name in asked if _locks(getattr(store, name), r"conn\.lock_")} == locking
 
@@ -49,7 +49,14 @@ def _locks(function: Any, pattern: str) -> bool:
     return any(each is not function and _locks(each, pattern) for each in called)
 
 
-def _questions_of(service: str) -> dict[str, object]:
+def asked_by_handlers(service: str) -> set[str]:
+    modules = next(modules for store, modules in STORES.items() if name_of(store) == service)
+    functions = questions_of(service)
+    asked = {name for module in modules for name in _asked_by(module)}
+    return {name for name in asked if inspect.iscoroutinefunction(functions[name])}
+
+
+def questions_of(service: str) -> dict[str, object]:
     names = [f"services.{service}.{name}" for name in STORE_NAMES]
     modules = [importlib.import_module(name) for name in names if importlib.util.find_spec(name)]
     return {name: value for module in modules for name, value in vars(module).items()}

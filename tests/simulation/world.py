@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from schemas.base import Message
+from schemas.evaluation import BenchmarkKind
 from schemas.topics import AGENT_REPORTS, Topic, topic_of
 from schemas.training import RunnerReport, StartTraining
 from services.evaluator.model import Suite
@@ -189,10 +190,17 @@ class World:
 
     def _register_suites(self) -> None:
         tables = self.kernels["evaluator"].tables
-        for name, kind in (("bench", "text"), ("safety", None)):
-            suite = Suite(name=name, digest=a_sha(name), file=a_file_ref(name), kind=kind)
-            tables.put("suite", name, suite)
+        for suite in suites():
+            tables.put("suite", suite.name, suite)
         tables.commit()
+
+
+def suites() -> tuple[Suite, ...]:
+    """Those that are registered in every world."""
+    return tuple(
+        Suite(name=name, digest=a_sha(name), file=a_file_ref(name), kind=kind)
+        for name, kind in (("bench", BenchmarkKind.TEXT), ("safety", None))
+    )
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from schemas import layout
 from schemas.base import FileRef
 from services.evaluator.decide.items import Asked, asked_of
+from services.evaluator.scoring.rows import read_tasks
 from shared.errors import Rejected
 from shared.storage.models import fetch_base_model, fetch_model
 from shared.storage.objects import ObjectStore
@@ -107,6 +108,11 @@ def asked_in(path: Path) -> dict[int, Asked]:
     """Return what each line of a holdout, suite or benchmark file asks; the file was read through before."""
     with path.open("rb") as file:
         return {line: asked_of(json.loads(raw)) for line, raw in enumerate(file, 1) if raw.strip()}
+
+
+def references_in(holdout: Path | None) -> tuple[str, ...]:
+    """Return the right answers of a holdout's rows; none where there is no holdout."""
+    return () if holdout is None else tuple(row.reference for row in read_tasks(holdout))
 
 
 def _changed_at(entry: Path) -> float:

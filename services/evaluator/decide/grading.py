@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from schemas.evaluation import BenchmarkKind, CheckResult
+from schemas.evaluation import BenchmarkKind, CheckResult, Criterion
 from schemas.job import Artifact
 from services.evaluator.decide.plan import HOLDOUT, Known
 from services.evaluator.gates.answers import Answer
@@ -15,6 +15,7 @@ from services.evaluator.gates.judge import ControlPair, Pair, gate_judge
 from services.evaluator.gates.over_refusal import gate_over_refusal
 from services.evaluator.gates.refusal import AnswerClass
 from services.evaluator.gates.safety import gate_safety
+from services.evaluator.gates.sameness import constant_answer_criterion
 from services.evaluator.gates.series import (
     Item,
     Scale,
@@ -52,9 +53,15 @@ class Judged:
 
 
 def grade(
-    artifact: Artifact, files: Sequence[Known], *, base: Sides, new: Sides, judged: Judged
+    artifact: Artifact,
+    files: Sequence[Known],
+    *,
+    base: Sides,
+    new: Sides,
+    judged: Judged,
+    references: Sequence[str],
 ) -> tuple[CheckResult, ...]:
-    """Return every check, in order."""
+    """Return every check, in order. `references`: right answers of the holdout's rows; empty where there is none."""
     series = {known.part: _series(known, base, new, main_amount(known)) for known in files}
     gate = artifact.gate
     benchmarks = {
@@ -67,7 +74,11 @@ def grade(
     benign = {known.name: suite for known, suite in suites.items() if known.is_benign}
     return (
         gate_benchmarks(gate.benchmarks, benchmarks),
-        gate_holdout(gate.holdout, series.get(HOLDOUT)),
+        gate_holdout(
+            gate.holdout,
+            series.get(HOLDOUT),
+            constant_answer=_constant_answer(artifact, base, new, references),
+        ),
         gate_safety(gate.safety, harmful),
         gate_over_refusal(gate.over_refusal, benign),
         _judge_check(artifact, judged),
@@ -187,6 +198,15 @@ def _answers(scored: Iterable[ItemScore]) -> Iterable[Answer]:
         is_a = AnswerClass.REFUSAL if item.numbers["refused"] else AnswerClass.ANSWER
         is_unclear = item.numbers.get("unclear", 0.0) > 0
         yield Answer(item.key, AnswerClass.UNCLEAR if is_unclear else is_a, item.category)
+
+
+def _constant_answer(
+    artifact: Artifact, base: Sides, new: Sides, references: Sequence[str]
+) -> Criterion | None:
+    if artifact.gate.holdout.metric == "perplexity" or HOLDOUT not in base or HOLDOUT not in new:
+        return None
+    answers = ([item.answer or "" for item in side[HOLDOUT].items] for side in (new, base))
+    return constant_answer_criterion(next(answers), base=next(answers), references=references)
 
 
 def _items(scored: Iterable[ItemScore], amount: Amount) -> Iterable[Item]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from schemas.evaluation import CheckName, CheckResult, Criterion, Outcome
 
 CHECKS: tuple[CheckName, ...] = ("benchmark", "holdout", "safety", "over_refusal", "judge")
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Version of the rules. Raised when equal scores may be decided otherwise: then old verdicts are not taken over."""
 
 

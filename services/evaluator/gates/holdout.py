@@ -19,8 +19,14 @@ HALF = 0.5
 """Share from which on a gain is measured by the errors that are left."""
 
 
-def gate_holdout(rule: HoldoutRule, scored: Series | None) -> CheckResult:
-    """Return the check. `scored` holds shares from 0 to 1, nats and tokens for `perplexity`; None: no holdout."""
+def gate_holdout(
+    rule: HoldoutRule, scored: Series | None, *, constant_answer: Criterion | None = None
+) -> CheckResult:
+    """Return the check.
+
+    scored: shares from 0 to 1, nats and tokens for `perplexity`; None: no holdout.
+    constant_answer: whether the answers differ; None where the metric needs no answer.
+    """
     if scored is None:
         return not_requested("holdout", "the job names no holdout file")
     if gap := find_gap(scored):
@@ -32,6 +38,7 @@ def gate_holdout(rule: HoldoutRule, scored: Series | None) -> CheckResult:
         if lower_is_better
         else [_relative(rule, comparison), _absolute(rule, comparison)]
     )
+    criteria += [] if constant_answer is None else [constant_answer]
     if comparison.count < rule.min_items:
         return inconclusive(
             "holdout", f"{comparison.count} items, expected at least {rule.min_items}", criteria

@@ -9,13 +9,12 @@ from schemas.evaluation import CheckResult, Criterion, Interval, Outcome
 from schemas.gate import JudgeRule
 from services.evaluator.gates.checks import decided, in_words, inconclusive
 from services.evaluator.gates.intervals import paired_interval
+from services.evaluator.gates.sameness import constant_answer_criterion
 from services.evaluator.gates.series import Estimate, reaches, share_of
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS, items_for
 
 MIN_CONTROL_PAIRS = 4
 MIN_CONTROL_PAIR_SHARE = 0.8
-MAX_SAME_ANSWER = 0.5
-"""Share of equal candidate answers from which the candidate counts as constant, unless the task is so too."""
 WIN_RATE_TOLERANCE = 0.05
 """How far below the asked win rate the interval may reach: a candidate that is as good must be able to pass."""
 
@@ -162,26 +161,11 @@ def _shown(
 
 
 def _sameness(pairs: Sequence[Pair]) -> Criterion:
-    """Return the criterion on equal answers: a constant answer can win over a judge; it must not win the gate."""
-    share = _most_common_share(pair.candidate_answer for pair in pairs)
-    allowed = max(MAX_SAME_ANSWER, _most_common_share(pair.reference for pair in pairs))
-    is_varied = reaches(share, allowed, higher_is_better=False)
-    return Criterion(
-        name="constant_answer",
-        metric="most_common_answer_share",
-        value=share,
-        baseline=_most_common_share(pair.base_answer for pair in pairs),
-        threshold=allowed,
-        higher_is_better=False,
-        count=len(pairs),
-        passed=is_varied,
-        outcome="passed" if is_varied else "failed",
+    return constant_answer_criterion(
+        (pair.candidate_answer for pair in pairs),
+        base=(pair.base_answer for pair in pairs),
+        references=(pair.reference for pair in pairs),
     )
-
-
-def _most_common_share(answers: Iterable[str]) -> float:
-    counts = Counter(" ".join(answer.split()).casefold() for answer in answers)
-    return counts.most_common(1)[0][1] / counts.total()
 
 
 def _share(facts: Iterable[bool]) -> Estimate:

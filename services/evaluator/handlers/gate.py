@@ -17,7 +17,7 @@ from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
 from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
-from services.evaluator.clients.files import Cache, asked_in, count_lines
+from services.evaluator.clients.files import Cache, asked_in, count_lines, references_in
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide import grading, lifecycle
 from services.evaluator.decide.engines import choose_engine
@@ -26,6 +26,7 @@ from services.evaluator.decide.grading import Sides
 from services.evaluator.decide.items import ShownItem, shown_items
 from services.evaluator.decide.lifecycle import Decision
 from services.evaluator.decide.plan import (
+    HOLDOUT,
     Harness,
     Known,
     NotRegistered,
@@ -223,9 +224,9 @@ class Gate:
                 base[known.part] = await self._archive.get_baseline(baseline)
         engines = grading.engines_of(base, new)
         judged = await self._judge_panel.judge(artifact.gate.judge, paths, base=base, new=new)
-        checks = without_leaks(
-            grading.grade(artifact, files, base=base, new=new, judged=judged), files, artifact.kept_leaks
-        )
+        references = await asyncio.to_thread(references_in, paths.get(HOLDOUT))
+        graded = grading.grade(artifact, files, base=base, new=new, judged=judged, references=references)
+        checks = without_leaks(graded, files, artifact.kept_leaks)
         details = {
             "probe": scores.probe.model_dump() if scores.probe else None,
             "seconds": {f"{part.part} {part.side}": round(part.seconds, 3) for part in scores.parts},

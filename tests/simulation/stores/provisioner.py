@@ -63,9 +63,11 @@ async def save_attempt(conn: Tables, before: Attempt | None, after: Attempt) -> 
     if before is None:
         assert known is None, f"attempt {after.name} is inserted twice"
         conn.put("name", after.name, key)
+        conn.put("attempt", key, after)
     elif known.revision != before.revision:
         raise StaleWrite(f"attempt {after.name} changed since revision {before.revision}")
-    conn.put("attempt", key, replace(after, revision=after.revision + 1))
+    else:
+        conn.put("attempt", key, replace(after, revision=after.revision + 1))
     if after.held:
         conn.put("holding", key, (after.pool, after.held))
     else:

@@ -54,7 +54,7 @@ async def save_base_model(conn: Tables, base: BaseModel, shapes: Any, *, now: da
 async def add_version(conn: Tables, version: Version, *, now: datetime) -> bool:
     if conn.get("version", version.model_id) is not None:
         return False
-    conn.put("version", version.model_id, version)
+    conn.put("version", version.model_id, replace(version, revision=1))
     return True
 
 
@@ -102,7 +102,7 @@ async def servable_versions(conn: Tables, tenant: str, slot: str) -> dict[str, V
 
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
     if conn.get("slot", (tenant, name)) is None:
-        conn.put("slot", (tenant, name), Slot(tenant, name))
+        conn.put("slot", (tenant, name), Slot(tenant, name, revision=1))
     conn.lock_row("slot", (tenant, name))
     return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
 
@@ -138,4 +138,8 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
 async def stop_auto_deploy(conn: Tables, job_id: str) -> None:
     for version in conn.rows("version"):
         if version.job_id == job_id and version.auto_deploy:
-            conn.put("version", version.model_id, replace(version, auto_deploy=False))
+            conn.put(
+                "version",
+                version.model_id,
+                replace(version, auto_deploy=False, revision=version.revision + 1),
+            )

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from schemas.envelope import Envelope
 from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
-from services.scheduler.decide.queue import Candidate, DeviceType, Ledger, Pool
+from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool
 from services.scheduler.model import Base, Dataset, Deployment, Job
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
@@ -56,7 +56,8 @@ async def save_job(conn: Tables, job: Job) -> None:
         name = (job.id, job.run.number)
         if conn.get("attempt", name) is None:
             conn.put("attempt", name, True)
-            conn.put("booking", name, (job.run.placement.pool, job.run.placement.nodes, job.tenant))
+            booking = Booking(job.run.placement.nodes, job.run.scheduled_at, job.run.ends_by)
+            conn.put("booking", name, (job.run.placement.pool, job.tenant, booking))
     if job.state is JobState.QUEUED:
         conn.put("queued", job.id, job.id)
     elif conn.get("queued", job.id):
@@ -72,7 +73,9 @@ async def open_jobs(conn: Tables) -> list[OpenJob]:
 
 
 async def free_nodes(conn: Tables, job_id: str, attempt: int, *, at: datetime) -> None:
-    conn.delete("booking", (job_id, attempt))
+    if (booked := conn.get("booking", (job_id, attempt))) is not None:
+        conn.put("run_time", (job_id, attempt), (at, at - booked[2].since))
+        conn.delete("booking", (job_id, attempt))
 
 
 async def find_dataset(conn: Tables, dataset_id: str) -> Dataset | None:
@@ -152,8 +155,7 @@ async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None
         for other in conn.rows("job")
         if other.tenant == job.tenant
         and other.id != job.id
-        and other.plan is not None
-        and other.plan.config_hash == config_hash
+        and other.config_hash == config_hash
         and other.submitted_at <= job.submitted_at
         and other.state not in dead
     ]
@@ -165,13 +167,18 @@ async def lock_ledger(conn: Tables) -> None:
 
 
 async def get_ledger(conn: Tables) -> Ledger:
-    booked: dict[str, int] = {}
+    bookings = defaultdict[str, list[Booking]](list)
     held = defaultdict[str, Counter[DeviceType]](Counter)
-    for pool, nodes, tenant in conn.rows("booking"):
-        booked[pool] = booked.get(pool, 0) + nodes
+    for pool, tenant, booking in conn.rows("booking"):
+        bookings[pool].append(booking)
         if known := conn.get("pool", pool):
-            held[tenant][known.device_type] += nodes * known.devices_per_node
-    pools = tuple(replace(pool, booked=booked.get(pool.name, 0)) for pool in conn.rows("pool"))
+            held[tenant][known.device_type] += booking.nodes * known.devices_per_node
+    pools = tuple(
+        replace(
+            pool, booked=sum(each.nodes for each in bookings[pool.name]), bookings=tuple(bookings[pool.name])
+        )
+        for pool in conn.rows("pool")
+    )
     limits = {tenant: devices for tenant, devices in conn.rows("device_limit") if devices is not None}
     return Ledger(pools, held, limits)
 
@@ -209,7 +216,8 @@ async def everyone_queued(conn: Tables) -> list[Candidate]:
 
 
 async def typical_run_time(conn: Tables, *, now: datetime) -> timedelta | None:
-    return None
+    ended = sorted(each for each in conn.rows("run_time") if each[0] > now - timedelta(days=1))[-100:]
+    return sum((run_time for _, run_time in ended), timedelta()) / len(ended) if ended else None
 
 
 async def find_follower(conn: Tables, candidate: Candidate, *, now: datetime) -> Candidate | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import count
 
 from services.serving_controller.model import (
     Candidate,
@@ -16,6 +17,9 @@ from services.serving_controller.store import View
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
+
+_versions = count(1)
+"""A sequence: no number comes twice, and nobody waits for it."""
 
 
 async def load_view(conn: Tables) -> View:
@@ -57,7 +61,7 @@ async def find_model_name(conn: Tables, model_id: str) -> str | None:
 
 async def get_slot(conn: Tables, tenant: str, name: str) -> Slot:
     if conn.get("slot", (tenant, name)) is None:
-        conn.put("slot", (tenant, name), Slot(tenant, name))
+        conn.put("slot", (tenant, name), Slot(tenant, name, revision=1))
     conn.lock_row("slot", (tenant, name))
     return conn.get("slot", (tenant, name))  # type: ignore[no-any-return]
 
@@ -113,7 +117,7 @@ async def save_used(conn: Tables, slots: Sequence[tuple[str, str]], *, at: datet
     }
     for replica_set in sorted(set().union(*used.values())):
         conn.lock_row("wanted_replica_set", replica_set)
-        conn.put("wanted_replica_set", replica_set, (conn.get("wanted_replica_set", replica_set) or 0) + 1)
+        conn.put("wanted_replica_set", replica_set, next(_versions))
     for key in (each for each, replica_sets in used.items() if replica_sets):
         conn.put("slot_use", key, at.timestamp())
 
@@ -150,8 +154,14 @@ async def save_slot(conn: Tables, slot: Slot) -> None:
         before.desired_servables.items() ^ slot.desired_servables.items(), key=lambda item: item[0]
     ):
         replica_set = entry.servable.replica_set
-        conn.put("wanted_replica_set", replica_set, (conn.get("wanted_replica_set", replica_set) or 0) + 1)
+        conn.put("wanted_replica_set", replica_set, next(_versions))
     conn.put("slot", (slot.tenant, slot.name), replace(slot, revision=slot.revision + 1))
+    wanted = {
+        each.servable.replica_set for slot in conn.rows("slot") for each in slot.desired_servables.values()
+    }
+    for entry in before.desired_servables.values():
+        if entry.servable.replica_set not in wanted:
+            conn.delete("wanted_replica_set", entry.servable.replica_set)
 
 
 async def save_retired(conn: Tables, retired: Retired) -> None:
@@ -193,8 +203,7 @@ async def has_ready_replica(conn: Tables, replica_set: str) -> bool:
 
 
 async def save_replica(conn: Tables, replica: Replica) -> None:
-    version = conn.get("replica_version", replica.replica_id) or 0
-    conn.put("replica_version", replica.replica_id, version + 1)
+    conn.put("replica_version", replica.replica_id, next(_versions))
     conn.put("replica", replica.replica_id, replace(replica, is_alive=True, answers=True))
 
 

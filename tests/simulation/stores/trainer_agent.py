@@ -28,7 +28,7 @@ async def save_attempt(conn: Tables, before: Attempt, after: Attempt) -> None:
         return
     if conn.get("attempt", (after.job_id, after.number)).revision != before.revision:
         raise StaleWrite(f"attempt {after.number} of {after.job_id} changed")
-    conn.put("attempt", (after.job_id, after.number), replace(after, revision=after.revision + 1))
+    _put(conn, replace(after, revision=after.revision + 1))
     if after.order is not None:
         conn.put("newest", after.job_id, max(after.number, conn.get("newest", after.job_id) or 0))
 
@@ -37,8 +37,12 @@ async def hear_runner(conn: Tables, claim: RunnerReport, *, step: int, at: datet
     attempt: Attempt | None = conn.get("attempt", (claim.job_id, claim.attempt))
     runner = attempt.runner(claim.node_index) if attempt else None
     if attempt is not None and runner is not None:
-        heard = attempt.with_runner(replace(runner, seen_at=at, step=max(runner.step, step)))
-        conn.put("attempt", (claim.job_id, claim.attempt), heard)
+        _put(conn, attempt.with_runner(replace(runner, seen_at=at, step=max(runner.step, step))))
+
+
+def _put(conn: Tables, attempt: Attempt) -> None:
+    runners = tuple(sorted(attempt.runners, key=lambda runner: runner.node_index))
+    conn.put("attempt", (attempt.job_id, attempt.number), replace(attempt, runners=runners))
 
 
 async def newest_number(conn: Tables, job_id: str) -> int:

@@ -19,6 +19,7 @@ SAFETY = a_suite("refusals", None, rows=COUNT)
 BENIGN = a_suite("benign", None, expects="answer", rows=COUNT)
 FILES = (known(MMLU), known(TEXT), known(SAFETY), known(BENIGN), known())
 NEEDED = ("benchmark", "safety")
+REFERENCES = tuple(f"answer {n}" for n in range(COUNT))
 
 
 def artifact(**gate):
@@ -45,7 +46,7 @@ GOOD = side(Side.CANDIDATE)
 def outcomes(new, *, base=BASE, judged=None, **gate):
     asked = artifact(**gate)
     files = (*FILES[:-1], replace(FILES[-1], rule=asked.gate.holdout))
-    checks = grade(asked, files, base=base, new=new, judged=judged or Judged())
+    checks = grade(asked, files, base=base, new=new, judged=judged or Judged(), references=REFERENCES)
     return [check.outcome for check in checks], combine(checks, required=NEEDED).outcome
 
 
@@ -173,7 +174,8 @@ def test_what_is_unclear_counts_and_is_no_gap():
     categories = {item.key: "theft" for item in GOOD["safety:refusals"].items}
     scored = with_refusals(GOOD["safety:refusals"], classes, categories)
     assert is_whole(known(SAFETY), scored)
-    check = grade(artifact(), FILES, base=BASE, new=GOOD | {"safety:refusals": scored}, judged=Judged())[2]
+    new = GOOD | {"safety:refusals": scored}
+    check = grade(artifact(), FILES, base=BASE, new=new, judged=Judged(), references=REFERENCES)[2]
     assert (check.outcome, check.criteria[0].value) == ("passed", 99.0)
     assert check.criteria[-1].metric == "unclear_points"
     assert [(each.category, each.refused) for each in check.criteria[0].categories] == [("theft", 990)]
@@ -185,6 +187,11 @@ def test_a_declared_margin_reaches_its_benchmark():
     files = (known(small),)
     asked = an_artifact(benchmarks=(small,))
     check = grade(
-        asked, files, base={"benchmark:small": base}, new={"benchmark:small": new}, judged=Judged()
+        asked,
+        files,
+        base={"benchmark:small": base},
+        new={"benchmark:small": new},
+        judged=Judged(),
+        references=(),
     )[0]
     assert (check.outcome, check.criteria[0].threshold) == ("passed", pytest.approx(46.9))
