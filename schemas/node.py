@@ -169,6 +169,3 @@ class PoolCapacityChanged(Message):
     @property
     def name(self) -> str:
         return self.pool
-
-    def takes(self, tenant: str) -> bool:
-        return not self.tenants or tenant in self.tenants

@@ -38,6 +38,8 @@ class Offer(Protocol):
     @property
     def max_devices_per_job(self) -> int | None: ...
     @property
+    def tenants(self) -> tuple[str, ...]: ...
+    @property
     def is_removed(self) -> bool: ...
 
 
@@ -51,6 +53,11 @@ def needed_device(asked: Resources, pools: Iterable[Offer]) -> DeviceKind | None
         return asked.device
     kinds = {pool.device for pool in pools if not pool.is_removed}
     return next((kind for kind in (DeviceKind.CUDA, DeviceKind.CPU) if kind in kinds), None)
+
+
+def takes(pool: Offer, tenant: str) -> bool:
+    """Return whether the pool takes jobs of the tenant at all."""
+    return not pool.tenants or tenant in pool.tenants
 
 
 def suits(asked: Resources, pool: Offer, needed: DeviceKind | None) -> bool:
@@ -97,9 +104,13 @@ def demand(asked: Resources, needed: DeviceKind | None) -> str:
     kinds = " or ".join(asked.accelerators) or (needed.value if needed else "")
     memory = f"at least {asked.device_memory_gib:g} GiB each" if asked.device_memory_gib else ""
     limits = ", ".join(filter(None, (str(asked.capacity_type), kinds, memory)))
+    return f"{size(asked)} ({limits})"
+
+
+def size(asked: Resources) -> str:
     if asked.nodes == 1:
-        return f"{asked.devices_per_node} device(s) of one node ({limits})"
-    return f"{asked.nodes} whole nodes with {asked.devices_per_node} device(s) each ({limits})"
+        return f"{asked.devices_per_node} device(s) of one node"
+    return f"{asked.nodes} whole nodes with {asked.devices_per_node} device(s) each"
 
 
 def usable_machines(nodes: int, *, drained: Collection[int], in_use: Collection[int]) -> list[int]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
-from schemas.placement import best_fit, demand, needed_device, suits, taken, usable_machines
+from schemas.placement import best_fit, demand, needed_device, suits, taken, takes, usable_machines
 from schemas.specification import Resources
 
 CPU, CUDA = DeviceKind.CPU, DeviceKind.CUDA
@@ -180,6 +180,6 @@ def test_it_is_shown_what_a_job_asks_for(asked, words):
     assert demand(asked, needed_device(asked, [a_pool()])) == words
 
 
-@pytest.mark.parametrize(("tenants", "takes"), [((), True), (("acme",), True), (("other",), False)])
-def test_a_pool_takes_the_jobs_of_its_tenants(tenants, takes):
-    assert a_pool(tenants=tenants).takes("acme") is takes
+@pytest.mark.parametrize(("tenants", "is_taken"), [((), True), (("acme",), True), (("other",), False)])
+def test_a_pool_takes_the_jobs_of_its_tenants(tenants, is_taken):
+    assert takes(a_pool(tenants=tenants), "acme") is is_taken
