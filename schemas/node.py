@@ -32,7 +32,7 @@ Notice = Annotated[Seconds, Field(le=24 * 3600)]
 
 
 class DrainNode(Message):
-    """Give no further work to a node; what runs on it ends by notice."""
+    """Give no further work to the machine of a node; all that runs on it ends by notice."""
 
     keyed_by = "node_id"
     node_id: Reference

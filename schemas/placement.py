@@ -20,15 +20,22 @@ CAPACITY_TYPES: Mapping[str, tuple[CapacityType, ...]] = {
 GIB = 2**30
 
 
-class Offer(Protocol):
+class Gang(Protocol):
+    """Nodes with so many devices each."""
+
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def devices_per_node(self) -> int: ...
+
+
+class Offer(Gang, Protocol):
     """What a pool has for jobs."""
 
     @property
     def name(self) -> str: ...
     @property
     def capacity_type(self) -> CapacityType: ...
-    @property
-    def devices_per_node(self) -> int: ...
     @property
     def device(self) -> DeviceKind | None: ...
     @property
@@ -89,12 +96,12 @@ def _has_memory(asked: Resources, pool: Offer) -> bool:
     return pool.device_memory_bytes >= asked.device_memory_gib * GIB
 
 
-def taken_per_node(asked: Resources, pool: Offer) -> int:
-    """Return the devices that each node of the job takes on its machine."""
+def taken_per_node(asked: Gang, pool: Gang) -> int:
+    """Return the devices that each node of the job takes on its machine, of as many as one of the pool's has."""
     return pool.devices_per_node if asked.nodes > 1 else asked.devices_per_node
 
 
-def taken(asked: Resources, pool: Offer) -> int:
+def taken(asked: Gang, pool: Gang) -> int:
     """Return the devices that the job takes of the pool, in all."""
     return asked.nodes * taken_per_node(asked, pool)
 
@@ -113,13 +120,20 @@ def size(asked: Resources) -> str:
     return f"{asked.nodes} whole nodes with {asked.devices_per_node} device(s) each"
 
 
-def usable_machines(nodes: int, *, drained: Collection[int], in_use: Collection[int]) -> list[int]:
-    """Return the numbers of the machines that take work, so many as the pool has nodes.
+def free_devices(pool: Gang, *, drained: Collection[int], held: Mapping[int, int]) -> dict[int, int]:
+    """Return machine -> devices free on it, of as many machines as the pool has nodes.
 
-    Those in use are the first, so that a pool which was made smaller fills no other machine before they are free.
+    Of a pool that was made smaller those in use are the first; while more are in use than it has, it gives nothing.
+
+    drained: machines that take no work and are not among the nodes.
+    held: machine -> devices held on it; machines of which nothing is held are left out.
     """
-    numbers = ({*range(nodes + len(drained))} | {*in_use}) - {*drained}
-    return sorted(sorted(numbers, key=lambda number: (number not in in_use, number))[:nodes])
+    in_use = held.keys() - drained
+    numbers = ({*range(pool.nodes + len(drained))} | in_use) - {*drained}
+    machines = sorted(numbers, key=lambda number: (number not in in_use, number))[: pool.nodes]
+    if len(in_use) > pool.nodes:
+        return dict.fromkeys(sorted(machines), 0)
+    return {machine: max(0, pool.devices_per_node - held.get(machine, 0)) for machine in sorted(machines)}
 
 
 def best_fit(free: Mapping[int, int], *, nodes: int, devices: int) -> tuple[int, ...] | None:

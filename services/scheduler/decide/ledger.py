@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
-from schemas.placement import best_fit, size, taken, taken_per_node, usable_machines
+from schemas.placement import best_fit, free_devices, size, taken, taken_per_node
 from services.scheduler.decide.candidate import Candidate
 
 ESTIMATES_PER_WAIT = 3
@@ -165,8 +165,7 @@ class Pool:
         for booking in bookings:
             for machine in booking.machines:
                 held[machine] += booking.devices
-        machines = usable_machines(self.nodes, drained=self.drained, in_use=held)
-        free = {machine: max(0, self.devices_per_node - held[machine]) for machine in machines}
+        free = free_devices(self, drained=self.drained, held=held)
         return replace(self, free=free, bookings=bookings)
 
     def with_booking(self, candidate: Candidate, now: datetime) -> Self:

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from schemas.envelope import Envelope
 from schemas.lifecycle import TERMINAL, JobState
-from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
+from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.model import Base, Dataset, Deployment, Job
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
-from schemas.placement import best_fit, demand, needed_device, suits, taken, takes, usable_machines
+from schemas.placement import best_fit, demand, free_devices, needed_device, suits, taken, takes
 from schemas.specification import Resources
 
 CPU, CUDA = DeviceKind.CPU, DeviceKind.CUDA
@@ -90,19 +90,32 @@ def whole(free, taken_machines, devices):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "drained", "in_use", "machines"),
+    ("nodes", "drained", "held", "free"),
     [
-        (3, (), (), [0, 1, 2]),
-        (2, (0,), (0, 1), [1, 2]),
-        (1, (), (3,), [3]),
-        (2, (), (3,), [0, 3]),
-        (2, (), (3, 4, 5), [3, 4]),
-        (0, (), (0,), []),
+        (3, (), {}, {0: 8, 1: 8, 2: 8}),
+        (2, (), {1: 3}, {0: 8, 1: 5}),
+        (2, (0,), {0: 8, 1: 8}, {1: 0, 2: 8}),
+        (1, (), {3: 3}, {3: 5}),
+        (2, (), {3: 3}, {0: 8, 3: 5}),
+        (2, (), {3: 1, 4: 1, 5: 1}, {3: 0, 4: 0}),
+        (1, (0, 1), {0: 8, 1: 8}, {2: 8}),
+        (0, (), {0: 1}, {}),
+        (1, (), {0: 9}, {0: 0}),
     ],
-    ids=["all", "drained", "smaller, in use", "smaller, one in use", "smaller, more in use", "none"],
+    ids=[
+        "all",
+        "shared",
+        "drained",
+        "smaller, in use",
+        "smaller, one in use",
+        "smaller, more in use",
+        "drained, in use",
+        "none",
+        "devices fewer",
+    ],
 )
-def test_the_machines_that_take_work(nodes, drained, in_use, machines):
-    assert usable_machines(nodes, drained=drained, in_use=in_use) == machines
+def test_what_is_free_on_the_machines_that_take_work(nodes, drained, held, free):
+    assert free_devices(a_pool(nodes=nodes), drained=drained, held=held) == free
 
 
 class TestKind:
