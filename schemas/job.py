@@ -177,11 +177,11 @@ class WaitReason(StrEnum):
     """Why a queued job has not started."""
 
     ITS_TURN = "its_turn"  # it starts at the scheduler's next look
-    NO_NODES = "no_nodes"  # too few nodes are free in every pool that suits it
+    NO_NODES = "no_nodes"  # too few devices are free in every pool that suits it, or on no one node of it
     FAR_BEHIND = "far_behind"  # so many are in front of it that nothing else matters yet
     QUOTA = "quota"  # its tenant would have more devices than it may
     SHARE = "share"  # tenants that have less go first
-    KEPT_NODES = "kept_nodes"  # the free nodes are kept for a larger job in front of it
+    KEPT_NODES = "kept_nodes"  # the free devices are kept for a larger job in front of it
     NO_CAPACITY = "no_capacity"  # the cluster refused it a moment ago
     NOT_BEFORE = "not_before"  # it backs off
     NO_POOL = "no_pool"  # no pool could ever hold it
@@ -222,6 +222,8 @@ class JobScheduled(JobFact):
     """Deadline by which all runners are there, or the attempt has failed."""
     device: DeviceKind | None = None
     """Kind of device that the pool's nodes have; None where its operator does not say."""
+    machines: tuple[Count, ...] = ()
+    """Numbers of the pool's machines that its nodes are on, by node; none in older messages: any."""
     stage: JobStage | None = None
     """The stage that this attempt trains, where there are several: `spec`, dataset and hash are of this one."""
 

@@ -32,7 +32,7 @@ Notice = Annotated[Seconds, Field(le=24 * 3600)]
 
 
 class DrainNode(Message):
-    """Give no further work to a node; what runs on it ends by notice."""
+    """Give no further work to the machine of a node; all that runs on it ends by notice."""
 
     keyed_by = "node_id"
     node_id: Reference
@@ -66,6 +66,11 @@ class AllocatedNode(Value):
     index: Count
     """Place in the attempt, from 0."""
     price_per_hour: Usd
+    """Price of all devices that the node has."""
+    machine: Count | None = None
+    """Number of the pool's machine that the node is on. None in older messages."""
+    devices: tuple[Count, ...] = ()
+    """Numbers of the devices that it has there."""
     allocated_at: datetime
     """When the attempt got the node; it costs from then on."""
     released_at: datetime | None = None
@@ -130,7 +135,7 @@ class NodesReleased(NodeFact):
 
 
 class PoolCapacityChanged(Message):
-    """A pool has other nodes than before, all or free."""
+    """A pool has other nodes or devices than before, all or free."""
 
     keyed_by = "pool"
     pool: str
@@ -139,11 +144,28 @@ class PoolCapacityChanged(Message):
     nodes: Count
     """Nodes the pool has in all."""
     free: Count
-    """Nodes that no attempt holds."""
+    """Nodes of which no attempt holds a device."""
     devices_per_node: Count
-    """Training processes on each node, each with a device of its own."""
+    """Devices of each node, one for a training process."""
     price_per_hour: Usd
+    """Price of a node with all its devices; a device costs its part of it."""
     device: DeviceKind | None = None
     """Kind of device that its nodes have; None where the operator does not say."""
     device_memory_bytes: Bytes | None = None
     """Memory of each device; None where the operator does not say."""
+    accelerator: str | None = None
+    """Kind of accelerator, by the operator's word; None in older messages."""
+    free_devices: Count | None = None
+    """Devices that no attempt holds; None in older messages."""
+    drained: tuple[Count, ...] = ()
+    """Numbers of machines that take no work and are not among `nodes`: the others are numbered from 0 around them."""
+    max_devices_per_job: Count | None = None
+    """Most devices that a job may take of the pool; None: all."""
+    tenants: tuple[TenantName, ...] = ()
+    """Tenants whose jobs it takes; none: every tenant's."""
+    is_removed: bool = False
+    """Whether the operator's file has it no more, so that it gives no nodes and no job waits for its kind."""
+
+    @property
+    def name(self) -> str:
+        return self.pool

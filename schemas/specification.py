@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import CapacityType, FileRef, Reference, Sentence, Sha256, Share, Spec, StartFrom
+from schemas.base import (
+    CapacityType,
+    DeviceKind,
+    FileRef,
+    Reference,
+    Sentence,
+    Sha256,
+    Share,
+    Spec,
+    StartFrom,
+)
 from schemas.gate import GateSpec
 
 Auto = Literal["auto"]
@@ -375,7 +385,15 @@ class Resources(Spec):
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of nodes."""
     devices_per_node: Annotated[int, Field(ge=1, le=16)] = 1
-    """Training processes on each node."""
+    """Training processes on each node, each with a device of its own. One node shares its machine with other jobs;
+    several take their machines whole."""
+    device: DeviceKind | None = None
+    """Kind of device to train on. None: where no accelerators and no pool are named, GPUs if a pool has any, else
+    CPUs."""
+    accelerators: Annotated[tuple[Name, ...], Field(max_length=8)] = ()
+    """Kinds of accelerator that will do, by the words of the pools, such as H100; none: any."""
+    device_memory_gib: Annotated[float, Field(ge=0.5, le=4096)] | None = None
+    """Least memory of each device; pools with less are left out. None: any."""
     capacity_type: CapacityType | Literal["spot-first"] = "spot-first"
     pool: Name | None = None
     """A pool by name; None lets the scheduler choose among the pools of the capacity type."""

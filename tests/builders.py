@@ -2,8 +2,10 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +19,7 @@ from schemas.specification import JobSpec, Recipe, Resources
 from schemas.topics import PARKED_TOPICS, TOPICS
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.scheduler.decide.admission import plan_of
-from services.scheduler.decide.queue import DeviceType, Ledger, Pool
+from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from services.scheduler.model import (
     ATTEMPT_OPEN,
     Attempt,
@@ -102,7 +104,13 @@ def a_dataset(state: DatasetState = DatasetState.READY, **changes: Any) -> Datas
 
 
 def a_placement(pool: str = "cpu-spot", **changes: Any) -> Placement:
-    fields = {"pool": pool, "capacity_type": CapacityType.SPOT, "nodes": 1, "devices_per_node": 1}
+    fields = {
+        "pool": pool,
+        "capacity_type": CapacityType.SPOT,
+        "nodes": 1,
+        "devices_per_node": 1,
+        "machines": (0,),
+    }
     return Placement(**fields | changes)
 
 
@@ -171,16 +179,26 @@ def an_evaluation(**fields: Any) -> Evaluation:
     return Evaluation(**{"model": a_model_version()} | fields)
 
 
-def a_pool(name: str = "cpu-spot", **changes: Any) -> Pool:
+def a_pool(
+    name: str = "cpu-spot", *, booked: int = 0, bookings: Sequence[Booking] = (), **changes: Any
+) -> Pool:
+    """`booked`: machines that are held whole, and nobody knows until when."""
     fields = {
         "name": name,
         "capacity_type": CapacityType.ON_DEMAND if "demand" in name else CapacityType.SPOT,
         "nodes": 2,
         "devices_per_node": 1,
-        "price_per_hour": 1,
+        "price_per_hour": Decimal(1),
         "changed_at": NOON - timedelta(hours=1),
     }
-    return Pool(**fields | changes)
+    pool = Pool(**fields | changes).with_bookings(bookings)
+    return replace(pool, free={each: 0 if each < booked else left for each, left in pool.free.items()})
+
+
+def a_booking(
+    *machines: int, devices: int = 1, since: datetime = NOON, ends_by: datetime | None = None
+) -> Booking:
+    return Booking(machines, devices, since, ends_by)
 
 
 def a_ledger(*pools: Pool, **held: int | Mapping[str, int]) -> Ledger:

@@ -47,8 +47,9 @@ BUSY_POOL = """
     VALUES ('busy', 'spot', 250, 1, 0.1, now())"""
 HOLDING = """
     INSERT INTO attempt (job_id, number, tenant, pool, capacity_type, nodes, devices_per_node, scheduled_at,
-                         start_deadline, facts)
-    SELECT 'ftjob-1', 1 + number, 't' || number, 'busy', 'spot', 1, 1, now(), now(), '{}'
+                         start_deadline, facts, machines)
+    SELECT 'ftjob-1', 1 + number, 't' || number, 'busy', 'spot', 1, 1, now(), now(), '{}',
+           jsonb_build_array(number - 1)
       FROM generate_series(1, 250) AS number"""
 WAITING = """
     INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, plan, config_hash, queued_at,

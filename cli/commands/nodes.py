@@ -16,10 +16,13 @@ ANSWER_SECONDS = 30.0
 
 @app.command()
 def pools() -> None:
-    """List pools with their capacity and price."""
+    """List pools with their capacity and the price of a node with all its devices."""
     all_pools = admin_api().get("/admin/pools")["data"]
-    names = ("pool", "capacity_type", "nodes", "free", "devices_per_node", "price_per_hour")
-    show_table(all_pools, names, [[pool[name] for name in names] for pool in all_pools])
+    names = (
+        *("pool", "capacity_type", "accelerator", "nodes", "free", "devices_per_node", "free_devices"),
+        "price_per_hour",
+    )
+    show_table(all_pools, names, [[pool.get(name) for name in names] for pool in all_pools])
 
 
 @app.command()
@@ -42,7 +45,7 @@ def preempt(
 
 @app.command()
 def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30.0) -> None:
-    """Give a node no further work; what runs on it ends by notice."""
+    """Give the machine of a node no further work; what runs on it ends by notice."""
     fact = kafka_commands.command(
         connection(),
         DrainNode(node_id=node, grace_seconds=grace),
@@ -62,4 +65,4 @@ def set_capacity(pool: str, nodes: Annotated[int, typer.Argument(min=0, max=10_0
         seconds=ANSWER_SECONDS,
     )
     assert isinstance(fact, PoolCapacityChanged)
-    show(fact.model_dump(mode="json"), f"{fact.pool}: {fact.nodes} nodes, {fact.free} free")
+    show(fact.model_dump(mode="json"), f"{fact.pool}: {fact.nodes} nodes, {fact.free} wholly free")

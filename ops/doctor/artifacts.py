@@ -198,8 +198,9 @@ def no_orphans(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _overbooked(history: History) -> Iterator[Finding]:
-    """A pool that was made smaller may hold more for a while, but gives nothing new."""
-    held = Counter(node.pool for node in history.snapshot.nodes)
+    """A pool that was made smaller may hold more for a while, but gives nothing new. Nodes share machines."""
+    machines = {(node.pool, node.machine) for node in history.snapshot.nodes if not node.is_drained}
+    held = Counter(pool for pool, _ in machines)
     newest: dict[str, datetime] = defaultdict(
         lambda: history.began_at.min.replace(tzinfo=history.began_at.tzinfo)
     )
@@ -209,7 +210,9 @@ def _overbooked(history: History) -> Iterator[Finding]:
     for pool, count in held.items():
         size = history.snapshot.pools.get(pool, 0)
         if count > size and (pool not in changed or newest[pool] > changed[pool]):
-            yield Finding(f"provisioner, pool {pool}", f"{count} nodes allocated", f"at most {size}")
+            yield Finding(
+                f"provisioner, pool {pool}", f"nodes allocated on {count} machines", f"at most {size}"
+            )
 
 
 def _capacity_changed(history: History) -> dict[str, datetime]:

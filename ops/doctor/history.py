@@ -156,6 +156,9 @@ AttemptId = tuple[str, int]
 class Node:
     pool: str
     allocated_at: datetime
+    machine: int
+    is_drained: bool = False
+    """Whether the machine takes no more work and is none of the pool's nodes."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ BOOKED_ATTEMPTS = "SELECT job_id, attempt FROM scheduler.operator_booked_attempt
 UNAPPLIED_FACTS = "SELECT job_id, fact FROM scheduler.operator_unapplied_fact"
 TRAINING_ATTEMPTS = "SELECT job_id, attempt FROM trainer_agent.operator_open_attempt"
 PROVISIONED_ATTEMPTS = "SELECT job_id, attempt FROM provisioner.operator_open_attempt"
-NODES = "SELECT pool, allocated_at FROM provisioner.operator_node"
+NODES = "SELECT pool, allocated_at, machine, is_drained FROM provisioner.operator_node ORDER BY pool, machine"
 POOLS = "SELECT name, nodes FROM provisioner.operator_pool"
 CHECKPOINTS = """
     SELECT job_id, attempt, step, manifest_sha256, state FROM checkpoint_watcher.operator_checkpoint"""

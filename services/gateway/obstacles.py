@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from schemas.base import CapacityType
 from schemas.compatibility import Refusal, check_base
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
+from schemas.placement import demand, needed_device, suits
 from schemas.specification import JobSpec, Resources
 from services.gateway.memory import Base, why_not_saved_in_time, why_too_large
 
@@ -16,11 +16,6 @@ REGISTER = {
     "over_refusal": "`retune data register-safety-suite --benign` registers one",
 }
 """What an operator does about a check without a suite."""
-CLASSES: dict[str, tuple[CapacityType, ...]] = {
-    CapacityType.SPOT: (CapacityType.SPOT,),
-    CapacityType.ON_DEMAND: (CapacityType.ON_DEMAND,),
-    "spot-first": (CapacityType.SPOT, CapacityType.ON_DEMAND),
-}
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,7 @@ class Known:
     checks: frozenset[str] = frozenset()
     """Checks that have a suite."""
     pools: tuple[PoolCapacityChanged, ...] = ()
+    """Pools that take the tenant's jobs."""
     holdout_rows: int | None = None
     """Lines of the job's holdout; None where it has none, or one that nobody counted."""
     base: Base | None = None
@@ -115,14 +111,9 @@ def _of_judge(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
 def suited_pools(
     resources: Resources, pools: tuple[PoolCapacityChanged, ...]
 ) -> tuple[PoolCapacityChanged, ...]:
-    """Return the pools that could take the job."""
-    return tuple(
-        pool
-        for pool in pools
-        if resources.pool in (None, pool.pool)
-        and pool.capacity_type in CLASSES[resources.capacity_type]
-        and pool.devices_per_node >= resources.devices_per_node
-    )
+    """Return the pools that could take the job, as the scheduler chooses them, however many nodes they have."""
+    needed = needed_device(resources, pools)
+    return tuple(pool for pool in pools if suits(resources, pool, needed))
 
 
 def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
@@ -137,7 +128,7 @@ def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
         yield Obstacle("unknown_pool", message, "resources.pool")
         return
     suited = suited_pools(resources, known.pools)
-    asked = f"{resources.nodes} node(s) with {resources.devices_per_node} device(s) each ({resources.capacity_type})"
+    asked = demand(resources, needed_device(resources, known.pools))
     if not suited:
         where = f"pool {resources.pool}" if resources.pool else f"any pool ({names})"
         yield Obstacle("no_pool_holds", f"resources: {asked} do not fit into {where}", "resources")

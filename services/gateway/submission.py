@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from schemas.job import JobScheduled, JobSubmitted, SubmitJob
+from schemas.node import PoolCapacityChanged
+from schemas.placement import takes
 from schemas.specification import JobSpec
 from services.gateway import memory, readmodels, store, tables
 from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
@@ -31,7 +33,7 @@ async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset
     window = await _window_tokens(conn, base, tenant, dataset_id)
     if window is None:
         return None
-    pools = suited_pools(spec.resources, tuple(await readmodels.list_pools(conn)))
+    pools = suited_pools(spec.resources, await _pools(conn, tenant))
     return memory.chosen_by(pools, spec, base, max_seq_length=window)
 
 
@@ -40,6 +42,10 @@ async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, datas
     if policy is None:
         return None
     return base.max_seq_length if policy.max_seq_length == "auto" else policy.max_seq_length
+
+
+async def _pools(conn: Connection, tenant: str) -> tuple[PoolCapacityChanged, ...]:
+    return tuple(pool for pool in await readmodels.list_pools(conn) if takes(pool, tenant))
 
 
 async def _base(conn: Connection, spec: JobSpec) -> memory.Base | None:
@@ -102,7 +108,7 @@ async def _known(conn: Connection, spec: JobSpec, tenant: str) -> Known:
     return Known(
         policy=await readmodels.find_gate_policy(conn),
         checks=frozenset(suite.check for suite in await readmodels.list_suites(conn)),
-        pools=tuple(await readmodels.list_pools(conn)),
+        pools=await _pools(conn, tenant),
         holdout_rows=holdout.num_rows if holdout else None,
         base=await _base(conn, spec),
     )

@@ -4,7 +4,7 @@ Nothing is created, signalled or removed here: an action names what a task then 
 any transaction, and the task's end comes back as the next decision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from schemas.node import (
     NodesReleased,
     ProvisioningFailed,
 )
+from schemas.placement import best_fit, taken_per_node
 from services.provisioner.model import (
     CLEAN_EXITS,
     GONE,
@@ -84,7 +85,7 @@ class Decision:
 
 
 def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -> Decision:
-    """Reserve the whole gang or nothing."""
+    """Lease devices for the whole gang or nothing."""
     attempt = Attempt(
         event.job_id,
         event.attempt,
@@ -101,11 +102,8 @@ def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -
         refused = replace(attempt, state=AttemptState.REFUSED, failure_code=code, failure_message=message)
         return Decision(refused, (_provisioning_failed(refused),))
     assert pool is not None, "an unknown pool is a reason"
-    nodes = tuple(
-        Node(node_id(attempt.name, index), index, pool.price_per_hour, allocated_at=now)
-        for index in range(event.nodes)
-    )
-    return Decision(replace(attempt, nodes=nodes), actions=(Create(),))
+    nodes = _leased(attempt.name, event, pool, now)
+    return Decision(replace(attempt, nodes=nodes, device=pool.device), actions=(Create(),))
 
 
 def is_wanted(attempt: Attempt) -> bool:
@@ -230,16 +228,45 @@ def on_preempt(
     return Decision(noticed, (event,), (Notify(node.index, deadline),), wake_at=deadline)
 
 
+def on_drain(
+    attempt: Attempt | None, beside: Sequence[Attempt], target: str, *, grace_seconds: float, now: datetime
+) -> tuple[int, list[tuple[Attempt, Decision]]]:
+    """Give notice to the node and to all others of its machine; return the machine and what becomes of each attempt.
+
+    beside: attempts that have devices of the same machine.
+    Raises: Refused where there is no such node to take.
+    """
+    attempt, node = _node_to_take(attempt, target)
+    assert node.machine is not None, f"node {node.node_id} is held on no machine"
+    on_machine = [(attempt, node)] + [
+        (other, each)
+        for other in beside
+        for each in other.nodes
+        if other.state is AttemptState.RUNNING and each.machine == node.machine and not each.has_ended
+    ]
+    return node.machine, [
+        (each, on_preempt(each, noticed.node_id, notice_seconds=grace_seconds, source="drain", now=now))
+        for each, noticed in on_machine
+    ]
+
+
 def on_pools_read(known: Mapping[str, Pool], file: Mapping[str, Pool]) -> list[Pool]:
     """Return the pools as they are to be from now on. One that left the file gives no more nodes."""
     kept = [_as_in_file(known.get(name), pool) for name, pool in file.items()]
-    gone = [replace(pool, nodes=0, file_nodes=0) for name, pool in known.items() if name not in file]
+    gone = [
+        replace(pool, nodes=0, file_nodes=0, drained=(), is_removed=True)
+        for name, pool in known.items()
+        if name not in file
+    ]
     return kept + gone
 
 
-def on_drained(pool: Pool) -> Pool:
-    """Return the pool with a node less, until its capacity is set again."""
-    return replace(pool, nodes=max(0, pool.nodes - 1))
+def on_drained(pool: Pool, machine: int) -> Pool:
+    """Return the pool without the machine, until its capacity is set again."""
+    if machine in pool.drained:
+        return pool
+    nodes = pool.nodes - (machine in pool.free)
+    return replace(pool, nodes=nodes, drained=tuple(sorted((*pool.drained, machine))))
 
 
 def orphans(listed: Mapping[str, AttemptState | None]) -> list[str]:
@@ -253,9 +280,37 @@ def _why_not(event: JobScheduled, pool: Pool | None) -> tuple[str, str] | None:
     if event.devices_per_node > pool.devices_per_node:
         request = f"{event.devices_per_node} devices per node asked"
         return "too_many_devices", f"{request}, pool {pool.name} has {pool.devices_per_node}"
-    if event.nodes > pool.free:
-        return "no_capacity", f"{event.nodes} nodes asked, pool {pool.name} has {pool.free} free"
+    if _machines(event, pool) is None:
+        request = f"{event.nodes} node(s) of {taken_per_node(event, pool)} device(s) asked"
+        where = f" on machine(s) {', '.join(map(str, event.machines))}" if event.machines else ""
+        free = ", ".join(f"{left} on machine {machine}" for machine, left in pool.free.items() if left)
+        return "no_capacity", f"{request}{where}, pool {pool.name} has free: {free or 'none'}"
     return None
+
+
+def _machines(event: JobScheduled, pool: Pool) -> tuple[int, ...] | None:
+    """Return the machines that the scheduler named, or else those of the best fit; None where they have no room."""
+    free = pool.free
+    if event.machines:
+        free = {machine: left for machine, left in free.items() if machine in event.machines}
+    return best_fit(free, nodes=event.nodes, devices=taken_per_node(event, pool))
+
+
+def _leased(name: str, event: JobScheduled, pool: Pool, now: datetime) -> tuple[Node, ...]:
+    """Return the nodes with their devices, the lowest free numbers of their machines."""
+    machines, devices = _machines(event, pool), taken_per_node(event, pool)
+    assert machines is not None, "too little room is a reason"
+    return tuple(
+        Node(
+            node_id(name, index),
+            index,
+            pool.price_per_device_hour * devices,
+            allocated_at=now,
+            machine=machine,
+            devices=tuple(pool.free_on(machine)[:devices]),
+        )
+        for index, machine in enumerate(machines)
+    )
 
 
 def _is_over(attempt: Attempt, now: datetime) -> bool:
@@ -294,8 +349,9 @@ def _job(attempt: Attempt) -> str:
 def _as_in_file(known: Pool | None, pool: Pool) -> Pool:
     if known is None:
         return pool
-    nodes = pool.nodes if pool.file_nodes != known.file_nodes else known.nodes
-    return replace(pool, nodes=nodes, held=known.held)
+    if pool.file_nodes != known.file_nodes:
+        return replace(pool, leased=known.leased)
+    return replace(pool, nodes=known.nodes, drained=known.drained, leased=known.leased)
 
 
 def _provisioning_failed(attempt: Attempt) -> ProvisioningFailed:

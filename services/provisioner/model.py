@@ -1,6 +1,7 @@
-"""Pools, and the nodes that an attempt holds of one."""
+"""Pools, and the devices that the nodes of an attempt have of one."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Any
 from schemas.base import CapacityType, DeviceKind
 from schemas.layout import attempt_name
 from schemas.node import EXIT_COMPLETED, EXIT_REPORTED, AllocatedNode, PoolCapacityChanged
+from schemas.placement import free_devices
 from shared.transitions import Transitions
 
 CLEAN_EXITS = frozenset({EXIT_COMPLETED, EXIT_REPORTED})
@@ -47,41 +49,73 @@ class Pool:
     capacity_type: CapacityType
     nodes: int
     devices_per_node: int
-    price_per_hour: Decimal
+    price_per_device_hour: Decimal
     file_nodes: int
     """Nodes by the pools file as last read. An operator's capacity holds until the file says something new."""
-    held: int = 0
-    """Nodes that attempts hold now."""
+    leased: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    """Machine -> devices that nodes have on it now."""
+    drained: tuple[int, ...] = ()
+    """Machines that take no work and are not among the nodes."""
     device: DeviceKind | None = None
     device_memory_bytes: int | None = None
     """Memory of each device; None where the pools file does not say."""
+    accelerator: str | None = None
+    first_device: int = 0
+    """Number of the first device of machine 0."""
+    max_devices_per_job: int | None = None
+    tenants: tuple[str, ...] = ()
+    is_removed: bool = False
+    """Whether it left the pools file."""
 
     @property
-    def free(self) -> int:
-        return max(0, self.nodes - self.held)
+    def free(self) -> Mapping[int, int]:
+        """Machine -> number of devices free on it, of the machines that take work."""
+        held = {machine: len(devices) for machine, devices in self.leased.items()}
+        free = free_devices(self, drained=self.drained, held=held)
+        return {machine: min(left, len(self.free_on(machine))) for machine, left in free.items()}
+
+    def free_on(self, machine: int) -> list[int]:
+        """Return the numbers of its free devices. They continue from machine to machine: the local backend's machines
+        are all this one."""
+        first = self.first_device + machine * self.devices_per_node
+        # Of every machine: those leased before the file changed devices_per_node are numbered otherwise.
+        held = frozenset[int]().union(*self.leased.values())
+        return [device for device in range(first, first + self.devices_per_node) if device not in held]
 
     @property
     def capacity(self) -> PoolCapacityChanged:
+        free = self.free.values()
         return PoolCapacityChanged(
             pool=self.name,
             capacity_type=self.capacity_type,
             nodes=self.nodes,
-            free=self.free,
+            free=sum(devices == self.devices_per_node for devices in free),
+            free_devices=sum(free),
             devices_per_node=self.devices_per_node,
-            price_per_hour=self.price_per_hour,
+            price_per_hour=self.price_per_device_hour * self.devices_per_node,
+            drained=self.drained,
             device=self.device,
             device_memory_bytes=self.device_memory_bytes,
+            accelerator=self.accelerator,
+            max_devices_per_job=self.max_devices_per_job,
+            tenants=self.tenants,
+            is_removed=self.is_removed,
         )
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine of an attempt. It exists only as long as the attempt holds it."""
+    """A machine, or the part of one, that an attempt has. It exists only as long as the attempt holds it."""
 
     node_id: str
     index: int
     price_per_hour: Decimal
+    """Price of all its devices."""
     allocated_at: datetime
+    machine: int | None = None
+    """Number of the pool's machine; None of nodes that were released before machines had one."""
+    devices: tuple[int, ...] = ()
+    """Numbers of the devices that it has there."""
     released_at: datetime | None = None
     has_ended: bool = False
     """Whether its runner is gone."""
@@ -94,6 +128,8 @@ class Node:
             node_id=self.node_id,
             index=self.index,
             price_per_hour=self.price_per_hour,
+            machine=self.machine,
+            devices=self.devices,
             allocated_at=self.allocated_at,
             released_at=self.released_at,
         )
@@ -108,6 +144,8 @@ class Attempt:
     pool: str = ""
     capacity_type: CapacityType = CapacityType.ON_DEMAND
     devices_per_node: int = 0
+    device: DeviceKind | None = None
+    """Kind of the pool's devices."""
     grace_seconds: float = 0.0
     start_deadline: datetime | None = None
     stop_deadline: datetime | None = None

@@ -1,6 +1,7 @@
 """Environment of the provisioner, and the file of its pools."""
 
 import tomllib
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,17 +10,21 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic_settings import SettingsConfigDict
 
-from schemas.base import CapacityType, DeviceKind, Usd
+from schemas.base import CapacityType, DeviceKind, TenantName, Usd
+from schemas.specification import Name
 from services.provisioner.model import Pool
+from shared.log import get_logger
 from shared.settings import ServiceSettings
+
+log = get_logger(__name__)
 
 
 class Settings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="PROVISIONER_", frozen=True)
 
     pools_file: Path
-    """TOML, one table `[pools.<name>]` each: capacity_type, nodes, device, devices_per_node, price_per_hour,
-    device_memory_gib."""
+    """TOML, one table `[pools.<name>]` each: capacity_type, nodes, device, accelerator, devices_per_node,
+    device_memory_gib, price_per_device_hour, max_devices_per_job, tenants, first_device."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
     runner_env_file: Path
@@ -33,16 +38,47 @@ class PoolEntry(BaseModel):
 
     capacity_type: CapacityType
     nodes: NonNegativeInt
-    devices_per_node: PositiveInt = 1
-    price_per_hour: Usd = Decimal(0)
+    """Machines, each with `devices_per_node` devices."""
+    devices_per_node: PositiveInt | None = None
+    """None: the GPUs that are found, shared out among the nodes; 1 on a CPU, or where they cannot be counted."""
+    price_per_device_hour: Usd = Decimal(0)
+    """US dollars for an hour of one device; a job pays for those that it holds."""
     device: DeviceKind
     """Kind of device that its nodes compute on; a training process that does not have it ends as `infra`."""
+    accelerator: Name | None = None
+    """Kind of accelerator in a word such as H100, by which jobs name it. None: the kind of device."""
     device_memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Memory of each device; jobs that need more are refused at submit."""
+    max_devices_per_job: PositiveInt | None = None
+    """Most devices that a job may take; None: all."""
+    tenants: tuple[TenantName, ...] = ()
+    """Tenants whose jobs it takes; none: every tenant's."""
+    first_device: NonNegativeInt = 0
+    """Number of this machine's first device that is the pool's, where several pools share its GPUs."""
 
     @property
     def device_memory_bytes(self) -> int | None:
         return None if self.device_memory_gib is None else int(self.device_memory_gib * 2**30)
+
+    def as_pool(self, name: str, gpus: int | None) -> Pool:
+        """`gpus`: those of this machine; None: they cannot be counted, or it has no need of them."""
+        devices = self.devices_per_node
+        if devices is None:
+            devices = max(1, ((gpus or 0) - self.first_device) // max(1, self.nodes))
+        return Pool(
+            name,
+            self.capacity_type,
+            self.nodes,
+            devices,
+            self.price_per_device_hour,
+            file_nodes=self.nodes,
+            device=self.device,
+            device_memory_bytes=self.device_memory_bytes,
+            accelerator=self.accelerator or self.device.value,
+            first_device=self.first_device,
+            max_devices_per_job=self.max_devices_per_job,
+            tenants=self.tenants,
+        )
 
 
 class PoolsFile(BaseModel):
@@ -51,20 +87,29 @@ class PoolsFile(BaseModel):
     pools: dict[str, PoolEntry]
 
 
-def parse_pools(text: str) -> dict[str, Pool]:
+def parse_pools(text: str, *, count_gpus: Callable[[], int | None]) -> dict[str, Pool]:
     """Read the pools from TOML. Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
     content = tomllib.loads(text, parse_float=Decimal)
     entries = PoolsFile.model_validate(content).pools
-    return {
-        name: Pool(
-            name,
-            entry.capacity_type,
-            entry.nodes,
-            entry.devices_per_node,
-            entry.price_per_hour,
-            file_nodes=entry.nodes,
-            device=entry.device,
-            device_memory_bytes=entry.device_memory_bytes,
-        )
+    gpus = count_gpus() if any(entry.device is DeviceKind.CUDA for entry in entries.values()) else None
+    pools = {
+        name: entry.as_pool(name, gpus if entry.device is DeviceKind.CUDA else None)
         for name, entry in entries.items()
     }
+    _require_own_gpus([pool for pool in pools.values() if pool.device is DeviceKind.CUDA], gpus)
+    return pools
+
+
+def _require_own_gpus(pools: Iterable[Pool], gpus: int | None) -> None:
+    """Raise ValueError where two pools have one GPU of this machine; log where a pool has one that is not found."""
+    owners: dict[int, str] = {}
+    for pool in pools:
+        for device in range(pool.first_device, pool.first_device + pool.nodes * pool.devices_per_node):
+            if (owner := owners.setdefault(device, pool.name)) != pool.name:
+                raise ValueError(
+                    f"pools.{pool.name} has device {device}, which is of pools.{owner}: set first_device, or fewer "
+                    "nodes or devices_per_node"
+                )
+    if gpus is not None and owners and max(owners) >= gpus:
+        pool_name = owners[max(owners)]
+        log.warning("pool has more GPUs than are found", pool=pool_name, expected=max(owners) + 1, found=gpus)

@@ -2,27 +2,31 @@
 
 from collections.abc import Iterable
 
+from asyncpg import Record
+
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
 POOL = Columns(
-    "name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device, device_memory_bytes"
+    "name, capacity_type, nodes, devices_per_node, price_per_device_hour, file_nodes, drained, device,"
+    " device_memory_bytes, accelerator, first_device, max_devices_per_job, tenants, is_removed"
 )
 ATTEMPT = Columns(
-    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds, start_deadline"
+    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds, start_deadline"
 )
 PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message")
 NODE = Columns(
-    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline"
+    "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
+    " notice_deadline"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
 
 LOCK_POOLS = f"SELECT {POOL.selected} FROM pool ORDER BY name FOR UPDATE"
 
-COUNT_HELD = "SELECT count(*) FROM node WHERE pool = $1 AND released_at IS NULL"
+LEASED = "SELECT machine, array_agg(device) AS devices FROM device_lease WHERE pool = $1 GROUP BY machine"
 
 SAVE_POOL = f"""
     INSERT INTO pool ({POOL.names}) VALUES ({POOL.parameters()})
@@ -36,7 +40,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $15,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(11)}, $16,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""
@@ -45,9 +49,20 @@ UPDATE_ATTEMPT = f"""
      WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
 INSERT_NODE = f"""
-    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $9, $10, $11)"""
+    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $11, $12, $13)"""
 
 UPDATE_NODE = f"UPDATE node SET ({NODE.names}) = ROW({NODE.parameters()}) WHERE node_id = $1"
+
+ADD_LEASES = "INSERT INTO device_lease (pool, machine, device, node_id) SELECT $1, $2, unnest($3::int[]), $4"
+REMOVE_LEASES = "DELETE FROM device_lease WHERE node_id = $1"
+
+FIND_BESIDE = """
+    SELECT DISTINCT node.job_id, node.number
+      FROM node AS own
+      JOIN device_lease AS lease ON (lease.pool, lease.machine) = (own.pool, own.machine)
+      JOIN node ON node.node_id = lease.node_id
+     WHERE (own.job_id, own.number) = ($1, $2)
+     ORDER BY node.job_id, node.number"""
 
 FIND_ATTEMPT_OF_NODE = "SELECT job_id, number FROM node WHERE node_id = $1"
 
@@ -75,12 +90,17 @@ PRUNE_ATTEMPTS = """
 
 async def lock_pool(conn: Connection, name: str) -> Pool | None:
     row = await conn.fetchrow(LOCK_POOL, name)
-    return read(Pool, row, held=await conn.fetchval(COUNT_HELD, name)) if row else None
+    return await _with_leases(conn, row) if row else None
 
 
 async def lock_pools(conn: Connection) -> dict[str, Pool]:
-    rows = await conn.fetch(LOCK_POOLS)
-    return {row["name"]: read(Pool, row, held=await conn.fetchval(COUNT_HELD, row["name"])) for row in rows}
+    return {row["name"]: await _with_leases(conn, row) for row in await conn.fetch(LOCK_POOLS)}
+
+
+async def _with_leases(conn: Connection, row: Record) -> Pool:
+    """Read once the pool is locked: nobody else leases devices of it then."""
+    leased = {each["machine"]: each["devices"] for each in await conn.fetch(LEASED, row["name"])}
+    return read(Pool, row, leased=leased)
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
@@ -95,12 +115,31 @@ async def lock_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
     return read(Attempt, row, nodes=nodes)
 
 
+async def lock_attempts_beside(conn: Connection, target: str) -> tuple[Attempt | None, list[Attempt]]:
+    """Lock the attempt of the target, as `lock_attempt_of`, and those with devices of the same machines, all in one
+    order."""
+    own = await _find_attempt_of(conn, target)
+    if own is None:
+        return None, []
+    others = [(row["job_id"], row["number"]) for row in await conn.fetch(FIND_BESIDE, *own)]
+    locked: dict[tuple[str, int], Attempt | None] = {}
+    for key in sorted({own, *others}):
+        locked[key] = await lock_attempt(conn, *key)
+    beside = [attempt for key, attempt in locked.items() if key != own and attempt is not None]
+    return locked[own], beside
+
+
 async def lock_attempt_of(conn: Connection, target: str) -> Attempt | None:
     """Lock the attempt of a node id, or of `job:<job id>`: the job's newest attempt."""
+    key = await _find_attempt_of(conn, target)
+    return await lock_attempt(conn, *key) if key else None
+
+
+async def _find_attempt_of(conn: Connection, target: str) -> tuple[str, int] | None:
     job_id = target.removeprefix("job:")
     query = FIND_ATTEMPT_OF_NODE if job_id == target else FIND_NEWEST
     row = await conn.fetchrow(query, job_id)
-    return await lock_attempt(conn, row["job_id"], row["number"]) if row else None
+    return (row["job_id"], row["number"]) if row else None
 
 
 async def lock_attempt_named(conn: Connection, name: str) -> Attempt | None:
@@ -126,6 +165,7 @@ async def _insert(conn: Connection, attempt: Attempt) -> None:
     await conn.execute(INSERT_ATTEMPT, *ATTEMPT.values(attempt), *PROGRESS.values(attempt), attempt.name)
     for node in attempt.nodes:
         await conn.execute(INSERT_NODE, *NODE.values(node), attempt.job_id, attempt.number, attempt.pool)
+        await conn.execute(ADD_LEASES, attempt.pool, node.machine, list(node.devices), node.node_id)
 
 
 async def _update(conn: Connection, before: Attempt, after: Attempt) -> None:
@@ -134,3 +174,5 @@ async def _update(conn: Connection, before: Attempt, after: Attempt) -> None:
         raise StaleWrite(f"attempt {after.name} changed since revision {before.revision}")
     for node in set(after.nodes) - set(before.nodes):
         await conn.execute(UPDATE_NODE, *NODE.values(node))
+        if node.released_at is not None:
+            await conn.execute(REMOVE_LEASES, node.node_id)

@@ -26,6 +26,7 @@ from schemas.topics import DATASET_EVENTS
 from services.scheduler import queue_store, store
 from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, positions, queue
 from services.scheduler.decide.decision import Decision, Policy, View
+from services.scheduler.decide.ledger import Ledger, pool_of
 from services.scheduler.decide.transitions import follow
 from services.scheduler.model import Base, Dataset, Job
 from shared.log import get_logger
@@ -196,7 +197,7 @@ class Handlers:
 
     async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
-        await queue_store.save_pool(unit.conn, queue.pool_of(fact, now=unit.now))
+        await queue_store.save_pool(unit.conn, pool_of(fact, now=unit.now))
         await self.start_waiting(unit)
 
     async def limit_devices(self, command: LimitDevices, unit: Unit) -> None:
@@ -254,7 +255,7 @@ class Handlers:
             return False
         await queue_store.lock_ledger(unit.conn)
         ledger = await queue_store.get_ledger(unit.conn)
-        if not ledger.free:
+        if not ledger.free_devices:
             return False
         waiting = await queue_store.candidates(unit.conn, now=unit.now, at_most=queue.GRANTS_OF_A_ROUND)
         grants = queue.Round(waiting, ledger, now=unit.now)
@@ -320,9 +321,7 @@ class Handlers:
     def _view(self, unit: Unit) -> View:
         return View(unit.now, self.policy)
 
-    async def _view_of_queue(
-        self, unit: Unit, job: Job | None, *, ledger: queue.Ledger | None = None
-    ) -> View:
+    async def _view_of_queue(self, unit: Unit, job: Job | None, *, ledger: Ledger | None = None) -> View:
         """Return the view with what JobQueued says about capacity and duplicates."""
         config_hash = admission.planned(job).config_hash if job else None
         duplicate = await store.find_duplicate(unit.conn, job, config_hash) if job and config_hash else None

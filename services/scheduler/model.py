@@ -127,6 +127,10 @@ class Placement:
     nodes: int
     devices_per_node: int
     device: DeviceKind | None = None
+    machines: tuple[int, ...] = ()
+    """Machines that its nodes are on."""
+    taken_per_node: int = 1
+    """Devices that are held on each: all of the machine where there are several nodes."""
 
 
 @dataclass(frozen=True)

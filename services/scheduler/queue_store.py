@@ -1,7 +1,6 @@
-"""The SQL of the queue and of the ledger: who waits, and who holds which nodes. One function per question."""
+"""The SQL of the queue and of the ledger: who waits, and who holds which devices. One function per question."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,7 +8,8 @@ from asyncpg import Record
 from pydantic import TypeAdapter
 
 from schemas.specification import Resources
-from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool, longest_hold
+from services.scheduler.decide.candidate import Candidate, longest_hold
+from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
@@ -17,10 +17,12 @@ TIMES_BY_POOL = TypeAdapter(dict[str, datetime])
 
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOL = Columns(
-    "name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes"
+    "name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes,"
+    " accelerator, drained, max_devices_per_job, tenants, is_removed"
 )
 POOLS = f"SELECT {POOL.selected} FROM pool"
-NODES_HELD = "SELECT pool, tenant, nodes, scheduled_at, ends_by FROM attempt WHERE freed_at IS NULL"
+BOOKING = Columns("machines, taken_per_node=devices, scheduled_at=since, ends_by")
+BOOKINGS = f"SELECT pool, tenant, {BOOKING.selected} FROM attempt WHERE freed_at IS NULL"
 DEVICE_LIMITS = "SELECT tenant, devices FROM device_limit WHERE devices IS NOT NULL"
 SAVE_DEVICE_LIMIT = """
     INSERT INTO device_limit (tenant, devices) VALUES ($1, $2) ON CONFLICT (tenant) DO UPDATE SET devices = $2"""
@@ -77,15 +79,15 @@ async def lock_ledger(conn: Connection) -> None:
 async def get_ledger(conn: Connection) -> Ledger:
     bookings = defaultdict[str, list[Booking]](list)
     devices_held = defaultdict[str, Counter[DeviceType]](Counter)
-    nodes_held = await conn.fetch(NODES_HELD)
-    for held in nodes_held:
-        bookings[held["pool"]].append(Booking(held["nodes"], held["scheduled_at"], held["ends_by"]))
-    pools = {row["name"]: _pool(row, bookings[row["name"]]) for row in await conn.fetch(POOLS)}
-    for held in nodes_held:
-        if pool := pools.get(held["pool"]):
-            devices_held[held["tenant"]][pool.device_type] += held["nodes"] * pool.devices_per_node
+    pools = {row["name"]: read(Pool, row) for row in await conn.fetch(POOLS)}
+    for row in await conn.fetch(BOOKINGS):
+        booking = Booking(tuple(row["machines"]), row["devices"], row["since"], row["ends_by"])
+        bookings[row["pool"]].append(booking)
+        if pool := pools.get(row["pool"]):
+            devices_held[row["tenant"]][pool.device_type] += len(booking.machines) * booking.devices
+    booked = tuple(pool.with_bookings(bookings[name]) for name, pool in pools.items())
     limits = {row["tenant"]: row["devices"] for row in await conn.fetch(DEVICE_LIMITS)}
-    return Ledger(tuple(pools.values()), devices_held, limits)
+    return Ledger(booked, devices_held, limits)
 
 
 async def save_device_limit(conn: Connection, tenant: str, devices: int | None) -> None:
@@ -132,21 +134,9 @@ async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime
     return _candidate(row) if row else None
 
 
-def _pool(row: Record, bookings: Sequence[Booking]) -> Pool:
-    return read(Pool, row, booked=sum(booking.nodes for booking in bookings), bookings=tuple(bookings))
-
-
 def _candidate(row: Record) -> Candidate:
-    resources = Resources.model_construct(**row["resources"])
-    return read(
-        Candidate,
-        row,
-        nodes=resources.nodes,
-        devices_per_node=resources.devices_per_node,
-        capacity_type=resources.capacity_type,
-        pool=resources.pool,
-        longest=longest_hold(resources),
-    )
+    resources = Resources.model_validate(row["resources"])
+    return read(Candidate, row, resources=resources, longest=longest_hold(resources))
 
 
 def _alike(other: Candidate, row: Record) -> Candidate:

@@ -21,8 +21,8 @@ PROGRESS = Columns(
 )
 ATTEMPT = Columns(
     "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"
-    " devices_per_node=placement.devices_per_node, device=placement.device, resume, scheduled_at, start_deadline,"
-    " ends_by, facts, stop"
+    " devices_per_node=placement.devices_per_node, device=placement.device, machines=placement.machines,"
+    " taken_per_node=placement.taken_per_node, resume, scheduled_at, start_deadline, ends_by, facts, stop"
 )
 BASE = Columns("base_sha=sha, capabilities")
 DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")

@@ -29,13 +29,13 @@ POOLS = """
 capacity_type = "spot"
 device = "cpu"
 nodes = 3
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 
 [pools.cpu-on-demand]
 capacity_type = "on-demand"
 device = "cpu"
 nodes = 2
-price_per_hour = 0.30
+price_per_device_hour = 0.30
 """
 RUNNER_ENV = {
     "RUNNER_CHILD_ARGV": json.dumps([sys.executable, "-m", "tests.chaos.trainer"]),

@@ -46,7 +46,7 @@ POOLS = """
 device = "cpu"
 capacity_type = "spot"
 nodes = 1
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 """
 GRACE_SECONDS = 8.0
 SCRIPT = {"steps": 10**6, "seconds": 0.05, "save_seconds": 1.0}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.base import DeviceKind
 from services.provisioner.backends import local
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import BackendFailed, SpecConflict
@@ -45,13 +46,20 @@ class TestLocalBackend(BackendSuite):
         runner.signal_alone(signal.SIGKILL)
         assert (await self.until_ended(backend, spec, 0)).exit_code == 137
 
-    async def test_a_runner_gets_its_place_and_not_our_secrets(self, backend, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("device", "visible"), [(DeviceKind.CPU, None), (DeviceKind.CUDA, "3,5")], ids=["CPU", "GPU"]
+    )
+    async def test_a_runner_gets_its_place_and_devices_and_not_our_secrets(
+        self, backend, tmp_path, monkeypatch, device, visible
+    ):
         for name in SECRETS:
             monkeypatch.setenv(name, "canary")
         environment = tmp_path / "environment"
         spec = a_spec(
             tmp_path,
             nodes=1,
+            devices=((3, 5),),
+            device=device,
             argv=("/bin/sh", "-c", f"env > {environment}.draft; sync; mv {environment}.draft {environment}"),
         )
         await backend.start(spec)
@@ -61,8 +69,9 @@ class TestLocalBackend(BackendSuite):
         assert (variables["RUNNER_ATTEMPT"], variables["RUNNER_NODE_INDEX"], variables["RUNNER_DEVICES"]) == (
             "1",
             "0",
-            "1",
+            "3,5",
         )
+        assert variables.get("CUDA_VISIBLE_DEVICES") == visible
         assert variables["RUNNER_KAFKA_BOOTSTRAP"] == "127.0.0.1:9"
         assert variables["RUNNER_WORK_DIR"] == str(tmp_path / "nodes" / spec.name / "0" / "work")
         assert "canary" not in variables.values()

@@ -1,6 +1,7 @@
 """What a job needs of a device is looked at, and shown, at both doors: with the window of its own dataset."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -46,8 +47,8 @@ async def base(world: World) -> BaseModelRegistered:
     return fact
 
 
-@pytest.fixture
-async def pool(world: World) -> AsyncIterator[str]:
+@asynccontextmanager
+async def a_pool(world: World, **changes: object) -> AsyncIterator[str]:
     """Whose GPUs have 24 GiB."""
     fact = PoolCapacityChanged(
         pool=f"gpu-{mark()}",
@@ -58,11 +59,17 @@ async def pool(world: World) -> AsyncIterator[str]:
         price_per_hour="1",
         device="cuda",
         device_memory_bytes=24 * GIB,
-    )
+    ).model_copy(update=changes)
     await world.voices.say("provisioner", fact)
     await until(lambda: world.is_consumed("node.events", fact.pool, 1), "the pool")
     yield fact.pool
     await world.db.execute("DELETE FROM pool WHERE name = $1", fact.pool)
+
+
+@pytest.fixture
+async def pool(world: World) -> AsyncIterator[str]:
+    async with a_pool(world) as name:
+        yield name
 
 
 def estimated_memory(job: dict[str, Any]) -> tuple[int, bool]:
@@ -88,6 +95,22 @@ async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> 
     assert taken.status_code == 200, taken.text
     assert estimated_memory(taken.json()) == (FITS, True)
     assert taken.json()["retune"]["estimated_memory"]["pool"] == pool
+
+
+async def test_a_pool_of_other_tenants_is_not_known(
+    world: World, base: BaseModelRegistered, pool: str
+) -> None:
+    async with a_pool(world, tenants=("other",)) as others:
+        ours = {
+            "recipe": {"method": "qlora"},
+            "resources": {"pool": others},
+            "policy": {"max_seq_length": FITS},
+        }
+        body = {"model": base.name, "training_file": (await world.upload())["id"], "retune": ours}
+        refused = (await world.ask("POST", "/fine_tuning/jobs", json=body)).json()["error"]
+        assert (refused["code"], refused["param"]) == ("unknown_pool", "retune.resources.pool")
+        assert refused["message"].count(others) == 1, "not among those that it names"
+        assert pool in refused["message"]
 
 
 async def test_of_a_later_stage(world: World, base: BaseModelRegistered, pool: str) -> None:

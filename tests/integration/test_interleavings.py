@@ -450,12 +450,14 @@ class Units:
 
 
 async def a_running_attempt(database: Database) -> Attempt:
-    """On two nodes."""
-    scheduled = provisioning.a_schedule(job_id=f"ftjob-{uuid4().hex[:12]}", nodes=2)
-    reserved = on_job_scheduled(scheduled, provisioning.a_pool(), now=utc_now()).attempt
+    """On two nodes of a pool of its own."""
+    mark = uuid4().hex[:12]
+    pool = provisioning.a_pool(name=f"pool-{mark}")
+    scheduled = provisioning.a_schedule(job_id=f"ftjob-{mark}", pool=pool.name, nodes=2)
+    reserved = on_job_scheduled(scheduled, pool, now=utc_now()).attempt
     attempt = on_created(reserved, has_nodes=True, now=utc_now()).attempt
     async with database.transaction() as conn:
-        await provisioner_store.save_pool(conn, provisioning.a_pool())
+        await provisioner_store.save_pool(conn, pool)
         await provisioner_store.save_attempt(conn, None, attempt)
     return attempt
 

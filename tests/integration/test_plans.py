@@ -58,7 +58,7 @@ ALLOWED = {
     "scheduler.queue_store.EVERYONE_QUEUED": QUEUE,
     "scheduler.queue_store.IS_ANYONE_QUEUED": QUEUE,
     "scheduler.queue_store.LOCK_LEDGER": FEW,
-    "scheduler.queue_store.NODES_HELD": QUEUE,
+    "scheduler.queue_store.BOOKINGS": QUEUE,
     "scheduler.queue_store.POOLS": FEW,
     "scheduler.queue_store.WISHES": QUEUE,
     "scheduler.store.OPEN_JOBS": QUEUE,

@@ -42,14 +42,14 @@ capacity_type = "spot"
 device = "cpu"
 nodes = 4
 devices_per_node = 1
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 
 [pools.small]
 capacity_type = "on-demand"
 device = "cpu"
 nodes = 1
 devices_per_node = 1
-price_per_hour = 0.30
+price_per_device_hour = 0.30
 """
 RUNNER_ENV = {
     "RUNNER_CHILD_ARGV": json.dumps(

@@ -29,7 +29,7 @@ capacity_type = "spot"
 device = "cpu"
 nodes = 2
 devices_per_node = 1
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 """
 
 

@@ -17,8 +17,10 @@ from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Resources, Tier
 from services.scheduler import queue_store, store
 from services.scheduler.decide import queue
+from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Policy
-from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Grant, Ledger, Round
+from services.scheduler.decide.ledger import Booking, DeviceType, Ledger
+from services.scheduler.decide.queue import Grant, Round
 from services.scheduler.handlers import Handlers, measure_overdue
 from services.scheduler.model import Base, Dataset, DatasetState, Deployment, Job
 from shared.clock import utc_now
@@ -180,13 +182,23 @@ async def test_passes_at_the_same_time_book_a_node_once(database: Database, mark
 async def test_what_the_nodes_of_a_pool_compute_on_is_kept(database: Database, mark: str):
     job = a_job_of(mark, spec=a_job_spec(resources=Resources(pool=mark)))
     await add(database, job)
-    pool = a_pool(mark, nodes=1, device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30)
+    pool = a_pool(
+        mark,
+        nodes=1,
+        device=DeviceKind.CUDA,
+        device_memory_bytes=80 * 2**30,
+        accelerator="H100",
+        drained=(0,),
+        max_devices_per_job=4,
+        tenants=("acme", "other"),
+    )
     async with database.transaction() as conn:
         await queue_store.save_pool(conn, pool)
         [kept] = [each for each in (await queue_store.get_ledger(conn)).pools if each.name == mark]
         await Handlers(Policy()).start_waiting(Unit(conn, "scheduler", utc_now()))
     assert kept == pool
-    assert (await read(database, job.id)).present.placement.device is DeviceKind.CUDA
+    placement = (await read(database, job.id)).present.placement
+    assert (placement.device, placement.machines, placement.taken_per_node) == (DeviceKind.CUDA, (1,), 1)
 
 
 async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database, mark: str):
@@ -200,7 +212,7 @@ async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database,
 async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, mark: str):
     tenant = f"tenant-{mark}"
     run = an_attempt(stop=a_stop(StopReason.CANCEL))
-    placement = replace(run.placement, pool=f"pool-{mark}", nodes=3)
+    placement = replace(run.placement, pool=f"pool-{mark}", nodes=3, machines=(0, 2, 3), taken_per_node=8)
     run = replace(run, placement=placement, ends_by=NOON + timedelta(hours=9))
     await add(database, a_job_of(mark, JobState.STOPPING, run=run, tenant=tenant))
     async with database.transaction() as conn:
@@ -210,7 +222,8 @@ async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, ma
         ledger = await queue_store.get_ledger(conn)
         assert ledger.devices_held[tenant] == {DeviceType(DeviceKind.CUDA): 24}
         [pool] = [pool for pool in ledger.pools if pool.name == placement.pool]
-        assert (pool.booked, pool.bookings) == (3, (Booking(3, run.scheduled_at, run.ends_by),))
+        assert pool.bookings == (Booking((0, 2, 3), 8, run.scheduled_at, run.ends_by),)
+        assert pool.free == {0: 0, 1: 8, 2: 0, 3: 0}
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)
         await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON + timedelta(hours=1))
         ledger = await queue_store.get_ledger(conn)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import a_bundle, a_sha
+from tests.builders import a_booking, a_bundle, a_sha
 from tests.simulation import liveness
 from tests.simulation.log import Record
 from tests.simulation.users import Users
@@ -162,16 +162,24 @@ def test_nodes_are_gone_when_they_are_called_released(world):
 def test_both_ledgers_agree_and_stay_within_the_pool(world):
     provisioner, scheduler = world.kernels["provisioner"], world.kernels["scheduler"]
     record: Any = SimpleNamespace(message=fact("JobScheduled", attempt=1, pool="spot"))
-    provisioner.tables.put("holding", (JOB, 1), ("spot", 4))
+    provisioner.tables.put("holding", (JOB, 1), ("spot", ((0, (0, 1)), (1, (2, 3)))))
     with pytest.raises(Violation, match=r"^ledger: .* has not booked"):
         world.checker.nodes.reserved(provisioner, record)
-    scheduler.tables.put("booking", (JOB, 1), ("spot", 4, "acme"))
+    scheduler.tables.put("booking", (JOB, 1), ("spot", a_booking(0, 2, devices=2), "acme"))
+    with pytest.raises(Violation, match=r"^ledger: .* holds"):
+        world.checker.nodes.reserved(provisioner, record)
+    scheduler.tables.put("booking", (JOB, 1), ("spot", a_booking(0, 1, devices=2), "acme"))
     world.checker.nodes.reserved(provisioner, record)
     with pytest.raises(Violation, match=r"^ledger: .* still holds"):
         world.checker.nodes.freed(JOB, 1)
-    provisioner.tables.put("holding", (JOB, 2), ("spot", 1))
-    with pytest.raises(Violation, match=r"^capacity: "):
-        world.checker.nodes.reserved(provisioner, record)
+    for leases, alarm in {
+        ((1, (3,)),): "more than once",
+        ((2, (4,)), (3, (6,))): "of 3 machines",
+        ((2, (6,)),): "of other machines",
+    }.items():
+        provisioner.tables.put("holding", (JOB, 2), ("spot", leases))
+        with pytest.raises(Violation, match=rf"^capacity: .* {alarm}"):
+            world.checker.nodes.reserved(provisioner, record)
 
 
 def test_nothing_is_promoted_or_approved_without_a_pass_on_the_present_base(world):

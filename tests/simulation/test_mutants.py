@@ -9,12 +9,14 @@ from tests.simulation.violation import Violation
 
 BUDGET = 100_000
 """Messages."""
+FIRST_SEED = 150
+"""The rarest, a verdict that is reached twice, is seen some twenty worlds later."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_mutant_is_caught(mutant, monkeypatch):
     switches = mutant(monkeypatch)
-    worlds = runs(1, BUDGET, switches)
+    worlds = runs(FIRST_SEED, BUDGET, switches)
     with pytest.raises(Violation) as caught:
         sum(world.messages for world in worlds)
     invariant, _, history = str(caught.value).partition(": ")

@@ -81,9 +81,11 @@ class Users:
         )
         dataset_id = f"ds-{job_id}"
         # Not from the world's numbers: jobs without stages go as they did before there were any.
-        num_later = (
-            random.Random(f"{self.world.seed} {job_id}").choice((0, 0, 0, 1, 2)) if nodes is None else later
-        )
+        own = random.Random(f"{self.world.seed} {job_id}")
+        num_later = own.choice((0, 0, 0, 1, 2)) if nodes is None else later
+        if nodes is None:
+            resources = spec.resources.model_copy(update={"devices_per_node": own.choice((1, 1, 2))})
+            spec = spec.model_copy(update={"resources": resources})
         later_ids = tuple(f"{dataset_id}-{number}" for number in range(num_later))
         spec = spec.model_copy(update={"later_stages": (LATER_STAGE,) * num_later})
         command = SubmitJob(

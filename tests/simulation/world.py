@@ -37,13 +37,15 @@ POOLS = """
 [pools.spot]
 capacity_type = "spot"
 device = "cpu"
-nodes = 4
-price_per_hour = 1
+nodes = 3
+devices_per_node = 2
+price_per_device_hour = 1
 [pools.steady]
 capacity_type = "on-demand"
 device = "cpu"
 nodes = 3
-price_per_hour = 3
+devices_per_node = 2
+price_per_device_hour = 3
 """
 BASE_MODEL = "tiny"
 

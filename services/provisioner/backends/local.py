@@ -144,6 +144,7 @@ class LocalBackend:
             **read_env_file(self._runner_env_file),
             **dict(spec.env),
             **spec.node_env(index),
+            **spec.device_env(index),
             "RUNNER_WORK_DIR": str(node / "work"),
             "RUNNER_NOTICE_FILE": str(node / "notice"),
             "RUNNER_GRANT_FILE": str(node / "grant"),

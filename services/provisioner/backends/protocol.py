@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from schemas.base import DeviceKind
 from services.provisioner.model import node_id
 
 
@@ -26,6 +27,10 @@ class AttemptSpec:
     nodes: int
     devices_per_node: int
     argv: tuple[str, ...]
+    devices: tuple[tuple[int, ...], ...] = ()
+    """Numbers of the devices that each node has; a backend that assigns devices itself passes over them."""
+    device: DeviceKind | None = None
+    """Kind of the devices."""
     env: tuple[tuple[str, str], ...] = ()
     """Secrets are not here: a backend gets them its own way."""
     grace_seconds: float = 30.0
@@ -43,8 +48,15 @@ class AttemptSpec:
             "RUNNER_ATTEMPT": str(self.attempt),
             "RUNNER_NODE_INDEX": str(index),
             "RUNNER_NODE_ID": node_id(self.name, index),
-            "RUNNER_DEVICES": str(self.devices_per_node),
         }
+
+    def device_env(self, index: int) -> Mapping[str, str]:
+        """Return the variables that leave a node no other devices of its machine than its own."""
+        if not self.devices:
+            return {}
+        numbers = ",".join(map(str, self.devices[index]))
+        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": numbers}
+        return {"RUNNER_DEVICES": numbers} | (visible if self.device == DeviceKind.CUDA else {})
 
 
 class MemberState(StrEnum):

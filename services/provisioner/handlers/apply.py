@@ -4,6 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel
 
+from schemas.base import DeviceKind
 from services.provisioner import store
 from services.provisioner.decide import Action, Create, Decision, End, Notify, Release
 from services.provisioner.model import Attempt
@@ -34,6 +35,9 @@ class CreateNodes(BackendTask):
     pool: str
     nodes: int
     devices_per_node: int
+    devices: tuple[tuple[int, ...], ...] = ()
+    """Numbers of the devices of each node; none of tasks that are older than leases."""
+    device: DeviceKind | None = None
     grace_seconds: float
     start_deadline: datetime
 
@@ -96,6 +100,8 @@ def _creation(attempt: Attempt) -> CreateNodes:
         pool=attempt.pool,
         nodes=len(attempt.nodes),
         devices_per_node=attempt.devices_per_node,
+        devices=tuple(node.devices for node in attempt.nodes),
+        device=attempt.device,
         grace_seconds=attempt.grace_seconds,
         start_deadline=attempt.start_deadline,
     )

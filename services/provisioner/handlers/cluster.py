@@ -126,6 +126,8 @@ def _spec(task: CreateNodes) -> AttemptSpec:
         pool=task.pool,
         nodes=task.nodes,
         devices_per_node=task.devices_per_node,
+        devices=task.devices,
+        device=task.device,
         argv=RUNNER,
         # A node's folder is its working directory, so the repository has to be named.
         env=(("PYTHONPATH", str(REPOSITORY)),),

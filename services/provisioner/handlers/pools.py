@@ -5,6 +5,7 @@ from pathlib import Path
 
 from schemas.node import DrainNode, SetPoolCapacity
 from services.provisioner import decide, store
+from services.provisioner.backends.gpus import count_gpus
 from services.provisioner.handlers.apply import apply
 from services.provisioner.model import Pool
 from services.provisioner.settings import parse_pools
@@ -20,26 +21,27 @@ class Pools:
 
     async def read(self) -> None:
         """Read the pools of the file at start, and announce what each has, for whoever plans with it."""
-        configured_pools = parse_pools(self.file.read_text())
+        configured_pools = parse_pools(self.file.read_text(), count_gpus=count_gpus)
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)
             for pool in decide.on_pools_read(known, configured_pools):
                 await _save(unit, pool)
 
     async def drain_node(self, command: DrainNode, unit: Unit) -> None:
-        attempt = await store.lock_attempt_of(unit.conn, command.node_id)
-        decision = decide.on_preempt(
-            attempt, command.node_id, notice_seconds=command.grace_seconds, source="drain", now=unit.now
+        attempt, beside = await store.lock_attempts_beside(unit.conn, command.node_id)
+        machine, noticed = decide.on_drain(
+            attempt, beside, command.node_id, grace_seconds=command.grace_seconds, now=unit.now
         )
-        await apply(unit, attempt, decision)
-        if pool := await store.lock_pool(unit.conn, decision.attempt.pool):
-            await _save(unit, decide.on_drained(pool))
+        for before, decision in noticed:
+            await apply(unit, before, decision)
+        if pool := await store.lock_pool(unit.conn, noticed[0][0].pool):
+            await _save(unit, decide.on_drained(pool, machine))
 
     async def set_capacity(self, command: SetPoolCapacity, unit: Unit) -> None:
         pool = await store.lock_pool(unit.conn, command.pool)
         if pool is None:
             raise Refused("unknown_pool", f"no pool {command.pool}", param="pool")
-        await _save(unit, replace(pool, nodes=command.nodes))
+        await _save(unit, replace(pool, nodes=command.nodes, drained=()))
 
 
 async def _save(unit: Unit, pool: Pool) -> None:

@@ -10,8 +10,9 @@ from schemas.job import JobFailed, JobQueued, StagePlan
 from schemas.lifecycle import JobState
 from schemas.resolution import resolve_recipe
 from schemas.specification import JobSpec, Recipe, StageSpec
+from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Decision, View
-from services.scheduler.decide.queue import Candidate, why_waiting
+from services.scheduler.decide.queue import why_waiting
 from services.scheduler.model import Dataset, DatasetState, Job, Plan, StageToTrain
 
 MAX_LONG_ANSWERS = 0.1

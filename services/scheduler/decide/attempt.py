@@ -15,9 +15,9 @@ from schemas.job import (
 )
 from schemas.lifecycle import JobState
 from services.scheduler.decide.admission import job_queued
+from services.scheduler.decide.candidate import longest_hold
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
 from services.scheduler.decide.ending import artifact_fields, paused, requeue_or_fail
-from services.scheduler.decide.queue import longest_hold
 from services.scheduler.decide.stop import ask_to_stop, last_facts_due, last_facts_timer
 from services.scheduler.model import REFILLED_BY_PROGRESS, Attempt, Evaluation, Job, Placement, Stop
 
@@ -62,6 +62,7 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         grace_seconds=job.grace_seconds,
         start_deadline=run.start_deadline,
         device=placement.device,
+        machines=placement.machines,
         stage=job.stage,
     )
     overdue = StartOverdue(job_id=job.id, attempt=run.number)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from schemas.base import Message, Value
-from services.scheduler.decide.queue import NOTHING, Ledger
+from services.scheduler.decide.ledger import NOTHING, Ledger
 from services.scheduler.model import Job
 
 

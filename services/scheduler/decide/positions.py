@@ -1,31 +1,29 @@
 """Positions in the queue: the place of each queued job in the order, why it has not started, and when it may.
 
-The order is the one in which nodes would be handed out if enough of them were free now. Starts are estimated by
-giving each job in that order the nodes that are free first; all run for as long as jobs ran lately. Behind the first
-1,000 the queue is taken to continue at their pace, so that a long one costs little more.
+The order is the one in which devices would be handed out if enough of them were free now. Starts are estimated by
+giving each job in that order the devices that are free first; all run for as long as jobs ran lately. Behind the
+first 1,000 the queue is taken to continue at their pace, so that a long one costs little more.
 """
 
 import heapq
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from schemas.job import QueuePositionChanged, WaitReason
+from schemas.placement import taken, taken_per_node
 from schemas.specification import Tier
+from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.ledger import DeviceType, Ledger, Pool, Reservation
 from services.scheduler.decide.queue import (
     HEAD_STARTS,
-    Candidate,
-    DeviceType,
-    Ledger,
-    Pool,
     Rank,
-    Reservation,
     allowed_pools,
     can_start,
-    is_backing_off,
     rank,
-    reserves_nodes,
+    reserves_devices,
     suited_pools,
     why_waiting,
 )
@@ -69,12 +67,13 @@ def queue_entries(
     """Yield all that wait, first those in the order. `run_time`: how long jobs ran lately, where that is known."""
     line, outside = list[tuple[Candidate, Pool]](), list[Candidate]()
     first_pools: dict[object, Pool | None] = {}
+    all_take_everyone = not any(pool.tenants for pool in ledger.pools)
     for candidate in waiting:
-        limited = candidate.tenant if candidate.tenant in ledger.device_limits else None
-        wish = (candidate.nodes, candidate.devices_per_node, candidate.capacity_type, candidate.pool, limited)
+        is_like_others = candidate.tenant not in ledger.device_limits and all_take_everyone
+        wish = (candidate.resources, None if is_like_others else candidate.tenant)
         if wish not in first_pools:
             first_pools[wish] = next(iter(allowed_pools(candidate, ledger)), None)
-        if (pool := first_pools[wish]) and not is_backing_off(candidate, now):
+        if (pool := first_pools[wish]) and not candidate.is_backing_off(now):
             line.append((candidate, pool))
         else:
             outside.append(candidate)
@@ -88,13 +87,13 @@ def queue_entries(
 
 
 def _why_outside(candidate: Candidate, ledger: Ledger, now: datetime) -> WaitReason:
-    if is_backing_off(candidate, now):
+    if candidate.is_backing_off(now):
         return WaitReason.NOT_BEFORE
     return WaitReason.QUOTA if suited_pools(candidate, ledger) else WaitReason.NO_POOL
 
 
 def in_order(waiting: Iterable[tuple[Candidate, Pool]], ledger: Ledger) -> Iterator[Candidate]:
-    """Order jobs as nodes are handed out: what a tenant gets in a pool counts for its share before the next."""
+    """Order jobs as devices are handed out: what a tenant gets in a pool counts for its share before the next."""
     queues: dict[tuple[str, Tier], deque[tuple[Candidate, Pool]]] = {}
     for candidate, pool in sorted(waiting, key=lambda each: (each[0].queued_at, each[0].job_id)):
         queues.setdefault((candidate.tenant, candidate.tier), deque()).append((candidate, pool))
@@ -108,7 +107,7 @@ def in_order(waiting: Iterable[tuple[Candidate, Pool]], ledger: Ledger) -> Itera
         if (rank_now := rank(candidate, ledger)) != rank_then:
             heapq.heapreplace(heads, (rank_now, candidate, pool))
             continue
-        held[candidate.tenant][pool.device_type] += candidate.nodes * pool.devices_per_node
+        held[candidate.tenant][pool.device_type] += taken(candidate.resources, pool)
         queue = queues[candidate.tenant, candidate.tier]
         queue.popleft()
         if queue:
@@ -164,7 +163,7 @@ def _share(tenant: str, ledger: Ledger) -> str:
 
 
 def _why_kept(pool: Pool, reserved: Reservation, candidate: Candidate) -> str:
-    kept = f"{pool.name} keeps its free nodes for a job of {reserved.nodes} node(s) in front"
+    kept = f"{pool.name} keeps its free devices for a job of {reserved.job} in front"
     if reserved.start is None:
         return kept
     if reserved.estimate is not None:
@@ -194,7 +193,7 @@ class _Walk:
         if reason is WaitReason.ITS_TURN:
             pool = next(pool for pool in suited if can_start(candidate, pool, self._now))
             self._ledger = self._ledger.with_booking(pool, candidate, self._now)
-        elif reserves_nodes(candidate, self._now):
+        elif reserves_devices(candidate, self._now):
             self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
         starts_at = self._take_first_free(candidate, suited)
         self._last_start = max(self._last_start, starts_at)
@@ -212,7 +211,7 @@ class _Walk:
             return WaitReason.QUOTA, sentence
         if any(can_start(candidate, pool, self._now) for pool in suited):
             return WaitReason.ITS_TURN, sentence
-        roomy = [pool for pool in suited if pool.free >= candidate.nodes]
+        roomy = [pool for pool in suited if pool.has_room(candidate)]
         if roomy and (reserved := roomy[0].reserved):
             return WaitReason.KEPT_NODES, _why_kept(roomy[0], reserved, candidate)
         if len(roomy) > 0:
@@ -222,11 +221,17 @@ class _Walk:
             return WaitReason.SHARE, f"{sentence}; its tenant has {share}, those that have less go first"
         return WaitReason.NO_NODES, sentence
 
-    def _times(self, pool: Pool) -> list[datetime]:
-        """When each node is free, the earliest first."""
-        ends = [self._end(each.since, each.longest) for each in pool.bookings for _ in range(each.nodes)]
-        unknown = [NEVER] * max(0, pool.booked - len(ends))
-        return sorted([*ends, *unknown, *[self._now] * pool.free])[: pool.nodes]
+    def _times(self, pool: Pool) -> dict[int, list[datetime]]:
+        """When each device of each machine is free, the earliest first."""
+        times = {machine: [self._now] * free for machine, free in pool.free.items()}
+        for booking in pool.bookings:
+            end = self._end(booking.since, booking.longest)
+            for machine in times.keys() & booking.machines:
+                times[machine] += [end] * booking.devices
+        size = pool.devices_per_node
+        return {
+            machine: sorted(each + [NEVER] * (size - len(each)))[:size] for machine, each in times.items()
+        }
 
     def _end(self, start: datetime, longest: timedelta | None) -> datetime:
         """Whatever runs for longer than usual may end at any moment."""
@@ -236,10 +241,21 @@ class _Walk:
         return max(self._now, start + min(known))
 
     def _take_first_free(self, candidate: Candidate, suited: Sequence[Pool]) -> datetime:
-        heaps = [self._free_at[pool.name] for pool in suited]
-        start, heap = min(
-            ((heapq.nsmallest(candidate.nodes, heap)[-1], heap) for heap in heaps), key=lambda each: each[0]
+        start, pool, machines = min(
+            (self._first_free(candidate, pool) for pool in suited), key=lambda each: each[0]
         )
-        for _ in range(candidate.nodes):
-            heapq.heapreplace(heap, self._end(start, candidate.longest))
+        taken_each, end = taken_per_node(candidate.resources, pool), self._end(start, candidate.longest)
+        for machine in machines:
+            times = self._free_at[pool.name][machine]
+            self._free_at[pool.name][machine] = sorted([*times[taken_each:], *[end] * taken_each])
         return start
+
+    def _first_free(self, candidate: Candidate, pool: Pool) -> tuple[datetime, Pool, list[int]]:
+        """When the pool has room on enough machines, and which: of those with room at once the fullest."""
+        last = taken_per_node(candidate.resources, pool) - 1
+        roomy = (
+            (times[last], bisect_right(times, times[last]), machine)
+            for machine, times in self._free_at[pool.name].items()
+        )
+        chosen = heapq.nsmallest(candidate.resources.nodes, roomy)
+        return chosen[-1][0], pool, [machine for *_, machine in chosen]

@@ -34,6 +34,7 @@ def main() -> None:
 
 
 async def _run(settings: Settings, log_file: Path) -> int:
+    log.info("runner started", node_id=settings.node_id, devices=settings.devices)
     objects = S3ObjectStore(
         settings.s3_endpoint,
         settings.s3_access_key,

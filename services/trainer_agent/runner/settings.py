@@ -26,8 +26,8 @@ class Settings(BaseSettings):
     attempt: int
     node_index: int
     node_id: str
-    devices: PositiveInt = 1
-    """Number of training processes on this node."""
+    devices: str = ""
+    """Numbers of the devices that this node has, with commas. Empty: the cluster backend assigned them itself."""
     work_dir: Path
     notice_file: Path
     """File that appears when the node will be taken back: an RFC 3339 time, on Postgres' clock."""

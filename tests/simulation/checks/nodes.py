@@ -1,5 +1,6 @@
 """node.events and the two ledgers: released once and when all is gone, never more than there is."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from schemas.layout import attempt_name
@@ -51,11 +52,30 @@ class NodeChecks:
         name = (event.job_id, event.attempt)
         if kernel.tables.get("holding", name) is None:
             return
-        pool, held = kernel.tables.get("pool", event.pool), provisioner.held_in(kernel.tables, event.pool)
-        if held > pool.nodes:
-            self._world.alarm("capacity", f"pool {pool.name} holds {held} of {pool.nodes} with {name}")
-        if self._world.kernels["scheduler"].tables.get("booking", name) is None:
+        self._no_device_twice(
+            kernel.tables.get("pool", event.pool), provisioner.leases_in(kernel.tables, event.pool)
+        )
+        booked = self._world.kernels["scheduler"].tables.get("booking", name)
+        if booked is None:
             self._world.alarm("ledger", f"{name} is reserved, the scheduler has not booked it")
+        _, booking, _ = booked
+        held = [(machine, len(devices)) for machine, devices in kernel.tables.get("holding", name)[1]]
+        if held != [(machine, booking.devices) for machine in booking.machines]:
+            self._world.alarm("ledger", f"{name} holds {held}, the scheduler has {booking} booked")
+
+    def _no_device_twice(self, pool: Any, leases: list[tuple[int, tuple[int, ...]]]) -> None:
+        devices = Counter(device for _, numbers in leases for device in numbers)
+        if twice := [device for device, count in devices.items() if count > 1]:
+            self._world.alarm("capacity", f"pool {pool.name} leases devices {twice} more than once")
+        machines = {machine for machine, _ in leases} - {*pool.drained}
+        if len(machines) > pool.nodes:
+            self._world.alarm(
+                "capacity", f"pool {pool.name} holds {sorted(machines)} of {pool.nodes} machines"
+            )
+        if any(
+            device // pool.devices_per_node != machine for machine, numbers in leases for device in numbers
+        ):
+            self._world.alarm("capacity", f"pool {pool.name} leases devices of other machines: {leases}")
 
     def freed(self, job_id: str, attempt: int) -> None:
         """The scheduler took note that the attempt holds nothing."""

@@ -1,5 +1,6 @@
 """`services/provisioner/store.py` in memory."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from services.provisioner.model import Attempt, AttemptState, Pool
@@ -11,13 +12,13 @@ from tests.simulation.tables import Tables
 async def lock_pool(conn: Tables, name: str) -> Pool | None:
     conn.lock_row("pool", name)
     pool = conn.get("pool", name)
-    return replace(pool, held=held_in(conn, name)) if pool else None
+    return replace(pool, leased=leased_in(conn, name)) if pool else None
 
 
 async def lock_pools(conn: Tables) -> dict[str, Pool]:
     for name in sorted(pool.name for pool in conn.rows("pool")):
         conn.lock_row("pool", name)
-    return {pool.name: replace(pool, held=held_in(conn, pool.name)) for pool in conn.rows("pool")}
+    return {pool.name: replace(pool, leased=leased_in(conn, pool.name)) for pool in conn.rows("pool")}
 
 
 async def save_pool(conn: Tables, pool: Pool) -> None:
@@ -27,6 +28,23 @@ async def save_pool(conn: Tables, pool: Pool) -> None:
 async def lock_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None:
     conn.lock_row("attempt", (job_id, number))
     return conn.get("attempt", (job_id, number))  # type: ignore[no-any-return]
+
+
+async def lock_attempts_beside(conn: Tables, target: str) -> tuple[Attempt | None, list[Attempt]]:
+    own = await lock_attempt_of(conn, target)
+    if own is None:
+        return None, []
+    machines = {node.machine for node in own.nodes}
+    beside = [
+        attempt
+        for attempt in conn.rows("attempt")
+        if attempt.pool == own.pool
+        and (attempt.job_id, attempt.number) != (own.job_id, own.number)
+        and any(node.released_at is None and node.machine in machines for node in attempt.nodes)
+    ]
+    for attempt in beside:
+        conn.lock_row("attempt", (attempt.job_id, attempt.number))
+    return own, beside
 
 
 async def lock_attempt_of(conn: Tables, target: str) -> Attempt | None:
@@ -69,10 +87,19 @@ async def save_attempt(conn: Tables, before: Attempt | None, after: Attempt) -> 
     else:
         conn.put("attempt", key, replace(after, revision=after.revision + 1))
     if after.held:
-        conn.put("holding", key, (after.pool, after.held))
+        held = [node for node in after.nodes if node.released_at is None]
+        conn.put("holding", key, (after.pool, tuple((node.machine, node.devices) for node in held)))
     else:
         conn.delete("holding", key)
 
 
-def held_in(conn: Tables, pool: str) -> int:
-    return sum(held for name, held in conn.rows("holding") if name == pool)
+def leased_in(conn: Tables, pool: str) -> dict[int, frozenset[int]]:
+    leased = defaultdict[int, set[int]](set)
+    for machine, devices in leases_in(conn, pool):
+        leased[machine].update(devices)
+    return {machine: frozenset(devices) for machine, devices in leased.items()}
+
+
+def leases_in(conn: Tables, pool: str) -> list[tuple[int, tuple[int, ...]]]:
+    """Machine and devices of each node that is held."""
+    return [lease for name, leases in conn.rows("holding") if name == pool for lease in leases]

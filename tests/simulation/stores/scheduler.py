@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from schemas.envelope import Envelope
 from schemas.lifecycle import TERMINAL, JobState
+from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
-from services.scheduler.decide.queue import Booking, Candidate, DeviceType, Ledger, Pool
 from services.scheduler.model import Base, Dataset, Deployment, Job
 from shared.errors import ParentUnknown, StaleWrite
 from tests.simulation.fast import replace
@@ -56,8 +57,9 @@ async def save_job(conn: Tables, job: Job) -> None:
         name = (job.id, job.run.number)
         if conn.get("attempt", name) is None:
             conn.put("attempt", name, True)
-            booking = Booking(job.run.placement.nodes, job.run.scheduled_at, job.run.ends_by)
-            conn.put("booking", name, (job.run.placement.pool, job.tenant, booking))
+            place = job.run.placement
+            booking = Booking(place.machines, place.taken_per_node, job.run.scheduled_at, job.run.ends_by)
+            conn.put("booking", name, (place.pool, booking, job.tenant))
     if job.state is JobState.QUEUED:
         conn.put("queued", job.id, job.id)
     elif conn.get("queued", job.id):
@@ -167,18 +169,13 @@ async def lock_ledger(conn: Tables) -> None:
 
 
 async def get_ledger(conn: Tables) -> Ledger:
-    bookings = defaultdict[str, list[Booking]](list)
+    booked = defaultdict[str, list[Booking]](list)
     held = defaultdict[str, Counter[DeviceType]](Counter)
-    for pool, tenant, booking in conn.rows("booking"):
-        bookings[pool].append(booking)
+    for pool, booking, tenant in conn.rows("booking"):
+        booked[pool].append(booking)
         if known := conn.get("pool", pool):
-            held[tenant][known.device_type] += booking.nodes * known.devices_per_node
-    pools = tuple(
-        replace(
-            pool, booked=sum(each.nodes for each in bookings[pool.name]), bookings=tuple(bookings[pool.name])
-        )
-        for pool in conn.rows("pool")
-    )
+            held[tenant][known.device_type] += len(booking.machines) * booking.devices
+    pools = tuple(pool.with_bookings(booked[pool.name]) for pool in conn.rows("pool"))
     limits = {tenant: devices for tenant, devices in conn.rows("device_limit") if devices is not None}
     return Ledger(pools, held, limits)
 

@@ -66,6 +66,8 @@ POOL = {
     "free": 3,
     "devices_per_node": 1,
     "price_per_hour": "0.10",
+    "accelerator": "cpu",
+    "free_devices": 3,
 }
 STEP = {
     "step": 1,
@@ -174,7 +176,10 @@ TABLES = {
     ("nodes", "pools"): (
         {"GET /admin/pools": paged(POOL)},
         [POOL],
-        ["pool capacity_type nodes free devices_per_node price_per_hour", "cpu-spot spot 4 3 1 0.10"],
+        [
+            "pool capacity_type accelerator nodes free devices_per_node free_devices price_per_hour",
+            "cpu-spot spot cpu 4 3 1 3 0.10",
+        ],
     ),
 }
 

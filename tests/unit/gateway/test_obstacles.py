@@ -103,6 +103,16 @@ def test_a_required_check_that_the_job_must_name_says_so():
             ("no_pool_holds", "resources", True),
         ),
         (
+            {"resources": {"device": "cuda"}},
+            Known(pools=(a_pool(device="cpu"),)),
+            ("no_pool_holds", "resources", True),
+        ),
+        (
+            {"resources": {"accelerators": ["H100"], "device_memory_gib": 80}},
+            Known(pools=(a_pool(device="cuda", accelerator="H100", device_memory_bytes=2**30),)),
+            ("no_pool_holds", "resources", True),
+        ),
+        (
             {"resources": {"nodes": 5}},
             Known(pools=(a_pool(), a_pool("small", nodes=0))),
             ("no_pool_holds", "resources.nodes", False),
@@ -116,6 +126,14 @@ def test_each_obstacle_names_its_field_and_whether_it_can_go_away(changes, known
 @pytest.mark.parametrize("rows", [None, 500])
 def test_a_holdout_that_is_large_enough_or_was_never_counted_is_none(rows):
     assert obstacle_summaries(Known(holdout_rows=rows), holdout=HOLDOUT) == []
+
+
+def test_a_job_that_names_nothing_is_compared_with_pools_of_gpus_where_there_are_any():
+    pools = (a_pool(device="cpu", devices_per_node=8), a_pool("gpu", device="cuda"))
+    (obstacle,) = obstacles(a_spec(resources={"devices_per_node": 2}), Known(pools=pools))
+    assert obstacle.message == (
+        "resources: 2 device(s) of one node (spot-first, cuda) do not fit into any pool (cpu-spot, gpu)"
+    )
 
 
 def test_spot_first_takes_on_demand_too():

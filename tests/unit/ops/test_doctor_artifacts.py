@@ -182,7 +182,8 @@ def job(state: str, attempt: int = 2) -> dict[str, Job]:
 
 
 def nodes(count: int, *, at=NOON) -> tuple[Node, ...]:
-    return (Node("cpu-spot", at),) * count
+    """Each on a machine of its own."""
+    return tuple(Node("cpu-spot", at, machine) for machine in range(count))
 
 
 class TestNoOrphans:
@@ -208,7 +209,12 @@ class TestNoOrphans:
 
     def test_more_nodes_than_the_pool_has(self):
         (finding,) = alarms(a_history(snapshot=a_snapshot(nodes=nodes(3, at=READ_AT))))["I11"]
-        assert (finding.found, finding.expected) == ("3 nodes allocated", "at most 2")
+        assert (finding.found, finding.expected) == ("nodes allocated on 3 machines", "at most 2")
+
+    def test_nodes_share_machines_and_a_drained_one_is_none_of_the_pool(self):
+        drained = Node("cpu-spot", READ_AT, 2, is_drained=True)
+        snapshot = a_snapshot(nodes=(*nodes(2, at=READ_AT), *nodes(1, at=READ_AT), drained))
+        assert "I11" not in alarms(a_history(snapshot=snapshot))
 
     def test_a_pool_that_was_made_smaller_empties_by_itself(self):
         stream = the_story()

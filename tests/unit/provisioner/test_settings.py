@@ -5,37 +5,99 @@ from decimal import Decimal
 import pytest
 
 from schemas.base import CapacityType, DeviceKind
+from services.provisioner import settings
+from services.provisioner.model import Pool
 from services.provisioner.settings import parse_pools
 
 
+def parsed(text: str, *, gpus: int | None = None) -> dict[str, Pool]:
+    return parse_pools(text, count_gpus=lambda: gpus)
+
+
+def a_table(name: str = "a", **lines: object) -> str:
+    """`lines` are as TOML has them; capacity type, nodes and device are there anyway."""
+    whole = {"capacity_type": '"spot"', "nodes": 1, "device": '"cpu"'} | lines
+    return "\n".join([f"[pools.{name}]", *(f"{key} = {value}" for key, value in whole.items())]) + "\n"
+
+
 def test_pools_file_is_read():
-    text = '[pools.a]\ncapacity_type = "spot"\nnodes = 2\ndevice = "cpu"\ndevices_per_node = 3\nprice_per_hour = 0.10\n'
-    pool = parse_pools(text)["a"]
+    pool = parsed(a_table(nodes=2, devices_per_node=3, price_per_device_hour=0.10))["a"]
     assert (pool.capacity_type, pool.nodes, pool.devices_per_node) == (CapacityType.SPOT, 2, 3)
-    assert pool.price_per_hour == Decimal("0.10")
+    assert (pool.price_per_device_hour, pool.capacity.price_per_hour) == (Decimal("0.1"), Decimal("0.3"))
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
-    [('capacity_type = "cheap"', "capacity_type"), ("colour = 1", "colour"), ("nodes = -1", "nodes")],
+    ("fault", "named"),
+    [
+        ({"capacity_type": '"cheap"'}, "capacity_type"),
+        ({"colour": 1}, "colour"),
+        ({"nodes": -1}, "nodes"),
+        ({"price_per_hour": 1}, "price_per_hour"),
+        ({"tenants": '["No One"]'}, "tenants"),
+    ],
 )
-def test_pools_file_with_a_fault_names_it(line, named):
-    whole = ('capacity_type = "spot"', "nodes = 1", 'device = "cpu"')
-    rest = [other for other in whole if other.split()[0] != line.split()[0]]
+def test_pools_file_with_a_fault_names_it(fault, named):
     with pytest.raises(ValueError, match=named):
-        parse_pools("\n".join(["[pools.a]", line, *rest]))
+        parsed(a_table(**fault))
 
 
 def test_pools_file_says_what_the_nodes_compute_on():
-    text = '[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cuda"\ndevice_memory_gib = 79.5\n'
-    capacity = parse_pools(text)["a"].capacity
-    assert (capacity.device, capacity.device_memory_bytes) == (DeviceKind.CUDA, int(79.5 * 2**30))
-    unsaid = parse_pools('[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cpu"\n')["a"].capacity
-    assert (unsaid.device, unsaid.device_memory_bytes) == (DeviceKind.CPU, None)
+    capacity = parsed(a_table(device='"cuda"', accelerator='"H100"', device_memory_gib=79.5))["a"].capacity
+    assert (capacity.device, capacity.accelerator) == (DeviceKind.CUDA, "H100")
+    assert capacity.device_memory_bytes == int(79.5 * 2**30)
+    unsaid = parsed(a_table())["a"].capacity
+    assert (unsaid.device, unsaid.accelerator, unsaid.device_memory_bytes) == (DeviceKind.CPU, "cpu", None)
+
+
+def test_pools_file_says_for_whom_and_for_how_large_a_job():
+    capacity = parsed(a_table(max_devices_per_job=4, tenants='["acme"]'))["a"].capacity
+    assert (capacity.max_devices_per_job, capacity.tenants) == (4, ("acme",))
 
 
 @pytest.mark.parametrize("lines", ["", 'device = "gpu"\n'])
 def test_a_pool_that_does_not_say_its_device_is_no_pool(lines):
     """Its processes would take what they find, which is the CPU where a GPU died."""
     with pytest.raises(ValueError, match=r"pools\.a\.device"):
-        parse_pools(f'[pools.a]\ncapacity_type = "spot"\nnodes = 1\n{lines}')
+        parsed(f'[pools.a]\ncapacity_type = "spot"\nnodes = 1\n{lines}')
+
+
+class TestGpus:
+    @pytest.mark.parametrize(
+        ("lines", "gpus", "devices"),
+        [
+            ({}, 8, 8),
+            ({"nodes": 2}, 8, 4),
+            ({"nodes": 0}, 8, 8),
+            ({"first_device": 6}, 8, 2),
+            ({"devices_per_node": 4}, 8, 4),
+            ({}, None, 1),
+            ({}, 0, 1),
+            ({"device": '"cpu"'}, 8, 1),
+        ],
+    )
+    def test_a_node_has_those_that_are_found_where_the_file_does_not_say(self, lines, gpus, devices):
+        assert parsed(a_table(**{"device": '"cuda"'} | lines), gpus=gpus)["a"].devices_per_node == devices
+
+    def test_they_are_counted_only_where_a_pool_has_any(self):
+        with pytest.raises(AssertionError, match="asked"):
+            parse_pools(a_table(device='"cuda"'), count_gpus=asked)
+        parse_pools(a_table(), count_gpus=asked)
+
+    def test_two_pools_do_not_have_the_same(self):
+        spot = a_table("spot", device='"cuda"', devices_per_node=4)
+        other = {"device": '"cuda"', "devices_per_node": 4}
+        with pytest.raises(
+            ValueError, match=r"pools\.more has device 3, which is of pools\.spot: set first_device"
+        ):
+            parsed(spot + a_table("more", first_device=3, **other))
+        assert parsed(spot + a_table("more", first_device=4, **other))["more"].free_on(0) == [4, 5, 6, 7]
+
+    def test_one_that_is_not_found_is_logged(self, monkeypatch):
+        lines = []
+        monkeypatch.setattr(settings.log, "warning", lambda event, **fields: lines.append((event, fields)))
+        parsed(a_table(device='"cuda"', devices_per_node=8), gpus=7)
+        assert lines == [("pool has more GPUs than are found", {"pool": "a", "expected": 8, "found": 7})]
+
+
+def asked() -> int:
+    raise AssertionError("asked")

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from services.scheduler.decide import queue
-from services.scheduler.decide.queue import Candidate, Grant, Ledger, Pool, Round
+from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.ledger import Ledger, Pool
+from services.scheduler.decide.queue import Grant, Round
 
 
 def grants(waiting: Sequence[Candidate], ledger: Ledger, *, now: datetime) -> list[Grant]:
@@ -20,7 +22,7 @@ def grants_one_by_one(waiting: Sequence[Candidate], ledger: Ledger, *, now: date
         if best is None:
             return granted
         candidate, pool = best
-        granted.append(Grant(candidate, queue._placement(candidate, pool)))
+        granted.append(Grant(candidate, queue.placement(candidate, pool, now)))
         ledger = ledger.with_booking(pool, candidate, now)
         left.remove(candidate)
 
@@ -34,6 +36,6 @@ def _best(
         for pool in suited:
             if queue.can_start(candidate, pool, now):
                 return (candidate, pool), ledger
-        if suited and queue.reserves_nodes(candidate, now):
+        if suited and queue.reserves_devices(candidate, now):
             ledger = ledger.with_reservation(suited[0], candidate, now)
     return None, ledger

@@ -310,4 +310,4 @@ def test_a_job_that_is_not_the_tenants_is_unknown(ask, command, job):
 def test_why_it_waits_is_said_when_it_is_queued():
     fact = submit(a_dataset(), View(NOON)).events[1]
     assert isinstance(fact, JobQueued)
-    assert fact.waiting_for == "no pool can hold 1 node(s) with 1 device(s) each (spot-first); known: none"
+    assert fact.waiting_for == "no pool can hold 1 device(s) of one node (spot-first); known: none"

@@ -11,9 +11,11 @@ from statistics import mean
 
 import pytest
 
-from schemas.specification import Tier
-from services.scheduler.decide.queue import Booking, Candidate, Ledger, Round
-from tests.builders import NOON, a_ledger, a_pool
+from schemas.specification import Resources, Tier
+from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.ledger import Booking, Ledger
+from services.scheduler.decide.queue import Round
+from tests.builders import NOON, a_booking, a_ledger, a_pool
 
 HOUR = 60
 POOL = "cpu-spot"
@@ -63,7 +65,6 @@ class Cluster:
                 name,
                 nodes=nodes,
                 device_memory_bytes=number,
-                booked=self._booked_in(name),
                 bookings=tuple(self.bookings[name].values()),
             )
             for number, (name, nodes) in enumerate(self.nodes.items())
@@ -79,7 +80,7 @@ class Cluster:
         return sum(self.nodes.values()) - self.booked
 
     def _booked_in(self, pool: str) -> int:
-        return sum(booking.nodes for booking in self.bookings[pool].values())
+        return sum(len(booking.machines) for booking in self.bookings[pool].values())
 
     def add(self, number: int, wish: Wish) -> None:
         candidate = Candidate(
@@ -87,10 +88,7 @@ class Cluster:
             tenant=wish.tenant,
             tier=wish.tier,
             queued_at=NOON + timedelta(minutes=wish.at),
-            nodes=wish.nodes,
-            devices_per_node=1,
-            capacity_type="spot-first",
-            pool=wish.pool,
+            resources=Resources(nodes=wish.nodes, pool=wish.pool),
             longest=None if wish.states is None else timedelta(minutes=wish.states),
         )
         self.queues[self.kind(candidate)].append(candidate)
@@ -99,26 +97,27 @@ class Cluster:
     def kind(candidate: Candidate) -> object:
         """As the scheduler's table has it: run times within a factor of two are alike."""
         longest = candidate.longest and math.ceil(math.log2(candidate.longest.total_seconds()))
-        return candidate.tenant, candidate.nodes, candidate.pool, longest
+        return candidate.tenant, candidate.resources, longest
 
     def start(self, minute: int) -> Iterable[Candidate]:
         heads = [queue[0] for queue in self.queues.values() if queue]
         now = NOON + timedelta(minutes=minute)
         grants = Round(heads, self.ledger, now=now)
         while self.free and (grant := grants.next()):
-            candidate, pool = grant.candidate, grant.placement.pool
+            candidate, pool, machines = grant.candidate, grant.placement.pool, grant.placement.machines
             queue = self.queues[self.kind(candidate)]
             queue.popleft()
             if queue:
                 grants.add(queue[0])
-            self.held[candidate.tenant][pool] += candidate.nodes
-            self.bookings[pool][candidate.job_id] = Booking(candidate.nodes, now, candidate.ends_by(now))
+            self.held[candidate.tenant][pool] += len(machines)
+            ends_by = candidate.ends_by(now)
+            self.bookings[pool][candidate.job_id] = a_booking(*machines, since=now, ends_by=ends_by)
             yield candidate
 
     def end(self, candidate: Candidate) -> None:
         [pool] = (name for name, bookings in self.bookings.items() if candidate.job_id in bookings)
         del self.bookings[pool][candidate.job_id]
-        self.held[candidate.tenant][pool] -= candidate.nodes
+        self.held[candidate.tenant][pool] -= candidate.resources.nodes
 
     @property
     def is_waited_for(self) -> bool:
@@ -321,7 +320,7 @@ def test_five_hundred_tenants_and_a_greedy_one(num_gangs, first_jobs_wait, recor
             for later in range(chance.randint(1, 6))
         ]
     gangs = range(len(wishes), len(wishes) + num_gangs)
-    wishes += [Wish(f"gang-{each}", 6 * HOUR * each + 60, 2 * HOUR, 100) for each in range(num_gangs)]
+    wishes += [Wish(f"gang-{each}", 6 * HOUR * each + 60, 2 * HOUR, 64) for each in range(num_gangs)]
     outcome = run(wishes, nodes=250)
     assert len(outcome.started_at) == len(wishes)
     gangs_wait = [outcome.started_at[number] - wishes[number].at for number in gangs]

@@ -14,11 +14,12 @@ from schemas.job import QueuePositionChanged, WaitReason
 from schemas.specification import Tier
 from services.scheduler import queue_store
 from services.scheduler.decide import positions
+from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Policy
+from services.scheduler.decide.ledger import Ledger
 from services.scheduler.decide.positions import MAX_CHANGES, QueueEntry, changes, rounded
-from services.scheduler.decide.queue import Booking, Candidate, Ledger
 from services.scheduler.handlers import Handlers
-from tests.builders import NOON, a_ledger, a_pool
+from tests.builders import NOON, a_booking, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.test_queue import ON_DEMAND, SPOT, a_queue, waiting
 
@@ -34,7 +35,7 @@ def standing(
 def full(nodes: int = 1, *, minutes: int = 0, **held: int) -> Ledger:
     """Each node since so many minutes."""
     since = NOON - timedelta(minutes=minutes)
-    return a_ledger(a_pool(nodes=nodes, booked=nodes, bookings=(Booking(nodes, since),)), **held)
+    return a_ledger(a_pool(nodes=nodes, bookings=[a_booking(*range(nodes), since=since)]), **held)
 
 
 class TestPosition:
@@ -89,7 +90,7 @@ class TestReason:
     def test_all_nodes_are_taken(self):
         [entry] = standing([waiting()], full())
         assert entry.reason is WaitReason.NO_NODES
-        assert "cpu-spot has 0 of 1 nodes free" in entry.waiting_for
+        assert "cpu-spot has 0 of 1 device(s) free" in entry.waiting_for
 
     def test_younger_jobs_of_tenants_with_less_go_first(self):
         candidates = [waiting("old", minutes=30), waiting("young", tenant="other")]
@@ -99,8 +100,8 @@ class TestReason:
         assert second.waiting_for.endswith("its tenant has 3 of 3 device(s), those that have less go first")
 
     def test_its_share_is_of_the_type_of_which_it_has_the_greatest_part(self):
-        large = a_pool(nodes=3, booked=3, bookings=(Booking(3, NOON),))
-        small = a_pool("small-spot", nodes=2, booked=2, bookings=(Booking(2, NOON),), device=DeviceKind.CUDA)
+        large = a_pool(nodes=3, bookings=[a_booking(0, 1, 2)])
+        small = a_pool("small-spot", nodes=2, bookings=[a_booking(0, 1)], device=DeviceKind.CUDA)
         candidates = [waiting("old", minutes=30, pool=SPOT), waiting("young", tenant="other", pool=SPOT)]
         held = {"acme": {SPOT: 1, "small-spot": 2}, "other": {SPOT: 2}}
         first, second = standing(candidates, a_ledger(large, small, **held))
@@ -114,32 +115,36 @@ class TestReason:
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)
         first, second = standing([gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1)))
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
-        assert second.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
+        assert (
+            second.waiting_for
+            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front"
+        )
 
     def test_of_several_pools_that_suit_a_gang_the_one_that_it_prefers_is_kept(self):
         pools = (a_pool(ON_DEMAND, nodes=2, booked=1), a_pool(SPOT, nodes=2, booked=1))
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)
         _, second, third = standing([gang, waiting("a", minutes=1), waiting("b")], a_ledger(*pools))
         assert (second.reason, third.reason) == (WaitReason.ITS_TURN, WaitReason.KEPT_NODES)
-        assert third.waiting_for == f"{SPOT} keeps its free nodes for a job of 2 node(s) in front"
+        assert (
+            third.waiting_for
+            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front"
+        )
 
     def test_when_a_gang_behind_a_job_that_states_nothing_has_them_is_an_estimate(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=60)
-        booking = Booking(1, NOON - timedelta(minutes=5))
-        pool = a_pool(nodes=2, booked=1, bookings=(booking,))
+        booking = a_booking(0, since=NOON - timedelta(minutes=5))
+        pool = a_pool(nodes=2, bookings=[booking])
         _, small = standing([gang, waiting("small")], a_ledger(pool))
         assert small.reason is WaitReason.KEPT_NODES
         assert small.waiting_for.endswith("in front, which is expected to have them by 12:15 UTC")
 
     def test_a_job_that_could_pass_the_gang_with_a_stated_run_time_is_shown_so(self):
         gang = waiting("gang", tenant="other", nodes=2, minutes=30)
-        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
-        _, small = standing(
-            [gang, waiting("small")], a_ledger(a_pool(nodes=2, booked=1, bookings=(booking,)))
-        )
+        booking = a_booking(0, ends_by=NOON + timedelta(minutes=10))
+        _, small = standing([gang, waiting("small")], a_ledger(a_pool(nodes=2, bookings=[booking])))
         assert small.waiting_for == (
-            f"{SPOT} keeps its free nodes for a job of 2 node(s) in front, which has them by 12:10 UTC, "
-            "and this one states no resources.max_run_seconds"
+            f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front, which has them by "
+            "12:10 UTC, and this one states no resources.max_run_seconds"
         )
 
     def test_its_tenant_has_all_devices_that_it_may(self):
@@ -166,19 +171,33 @@ class TestEstimate:
         assert second.starts_at == NOON + timedelta(minutes=100)
 
     def test_a_gang_waits_for_the_last_of_its_nodes(self):
-        bookings = tuple(Booking(1, NOON - timedelta(minutes=minutes)) for minutes in (10, 30, 50))
-        ledger = a_ledger(a_pool(nodes=3, booked=3, bookings=bookings))
+        bookings = [
+            a_booking(number, since=NOON - timedelta(minutes=minutes))
+            for number, minutes in enumerate((10, 30, 50))
+        ]
+        ledger = a_ledger(a_pool(nodes=3, bookings=bookings))
         [gang] = standing([waiting(nodes=2)], ledger)
         assert gang.starts_at == NOON + timedelta(minutes=30)
+
+    def test_jobs_share_a_machine_and_one_that_wants_it_whole_waits_for_the_last(self):
+        bookings = [a_booking(0, since=NOON - timedelta(minutes=20))]
+        pool = a_pool(nodes=1, devices_per_node=2, bookings=bookings)
+        small, large, later = standing(
+            [waiting("a", minutes=2), waiting("b", minutes=1, devices_per_node=2), waiting("c")],
+            a_ledger(pool),
+        )
+        assert (small.reason, small.starts_at) == (WaitReason.ITS_TURN, NOON)
+        assert (large.reason, large.starts_at) == (WaitReason.NO_NODES, NOON + HOUR)
+        assert later.starts_at == NOON + 2 * HOUR
 
     def test_what_runs_for_longer_than_usual_may_end_at_any_moment(self):
         [entry] = standing([waiting()], full(minutes=500))
         assert entry.starts_at == NOON
 
     def test_who_states_less_than_is_usual_ends_sooner(self):
-        booking = Booking(1, NOON, NOON + timedelta(minutes=10))
+        booking = a_booking(0, ends_by=NOON + timedelta(minutes=10))
         candidates = [waiting("a", minutes=1, longest=timedelta(minutes=5)), waiting("b")]
-        first, second = standing(candidates, a_ledger(a_pool(nodes=1, booked=1, bookings=(booking,))))
+        first, second = standing(candidates, a_ledger(a_pool(nodes=1, bookings=[booking])))
         assert first.starts_at == NOON + timedelta(minutes=10)
         assert second.starts_at == NOON + timedelta(minutes=15)
 
@@ -187,7 +206,7 @@ class TestEstimate:
         assert entry.starts_at is None
 
     def test_a_pool_that_shrank_under_its_attempts_is_waited_for(self):
-        ledger = a_ledger(a_pool(nodes=1, booked=2, bookings=(Booking(2, NOON),)))
+        ledger = a_ledger(a_pool(nodes=1, bookings=[a_booking(0, 1)]))
         [entry] = standing([waiting()], ledger)
         assert entry.starts_at == NOON + HOUR
 

@@ -9,34 +9,26 @@ from hypothesis import strategies as st
 from schemas.base import CapacityType, DeviceKind
 from schemas.lifecycle import JobState
 from schemas.specification import Resources, Tier
-from services.scheduler.decide.queue import (
-    WEIGHTS,
-    Booking,
-    Candidate,
-    DeviceType,
-    Ledger,
-    Pool,
-    Round,
-    rank,
-    why_waiting,
-)
-from tests.builders import NOON, a_job, a_job_spec, a_ledger, a_pool
+from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.ledger import DeviceType, Ledger, Pool
+from services.scheduler.decide.queue import WEIGHTS, Round, rank, why_waiting
+from tests.builders import NOON, a_booking, a_job, a_job_spec, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants, grants_one_by_one
 
 SPOT, ON_DEMAND = "cpu-spot", "cpu-on-demand"
 
 
 def waiting(job_id="job-1", *, minutes=0.0, **changes):
+    """`changes`: of the candidate or of the resources that it asks for."""
     fields = {
         "job_id": job_id,
         "tenant": "acme",
         "tier": Tier.STANDARD,
         "queued_at": NOON - timedelta(minutes=minutes),
-        "nodes": 1,
-        "devices_per_node": 1,
-        "capacity_type": "spot-first",
     }
-    return Candidate(**fields | changes)
+    asked = {name: value for name, value in changes.items() if name in Resources.model_fields}
+    others = {name: value for name, value in changes.items() if name not in asked}
+    return Candidate(**fields | others, resources=Resources(**asked))
 
 
 def started(candidates, ledger):
@@ -116,10 +108,14 @@ class TestDominantShare:
         gone = replace(self.SMALL, nodes=0)
         assert a_ledger(self.LARGE, gone, acme={"large-spot": 5, "small-spot": 4}).share_of("acme") == 5 / 20
 
-    def test_a_node_is_held_with_all_its_devices(self):
-        small = replace(self.SMALL, nodes=1, devices_per_node=4)
-        ledger = a_ledger(self.LARGE, small).with_booking(small, waiting(), NOON)
-        assert ledger.share_of("acme") == 1.0
+    @pytest.mark.parametrize(("nodes", "share"), [(1, 3 / 8), (2, 1.0)])
+    def test_a_node_alone_is_held_by_its_devices_and_a_gang_with_all(self, nodes, share):
+        small = a_pool(
+            "small-spot", nodes=2, devices_per_node=4, device=DeviceKind.CUDA, device_memory_bytes=1
+        )
+        asked = waiting(nodes=nodes, devices_per_node=3)
+        ledger = a_ledger(self.LARGE, small).with_booking(small, asked, NOON)
+        assert ledger.share_of("acme") == share
 
 
 class TestPools:
@@ -186,8 +182,9 @@ class TestGang:
 def busy(*minutes: float | None, nodes: int) -> Pool:
     """Nodes that are held for so many minutes more at most; None: without a limit."""
     ends = [None if each is None else NOON + timedelta(minutes=each) for each in minutes]
-    bookings = tuple(Booking(1, NOON - timedelta(hours=1), end) for end in ends)
-    return a_pool(nodes=nodes, booked=len(bookings), bookings=bookings)
+    since = NOON - timedelta(hours=1)
+    bookings = [a_booking(number, since=since, ends_by=end) for number, end in enumerate(ends)]
+    return a_pool(nodes=nodes, bookings=bookings)
 
 
 class TestBackfill:
@@ -263,9 +260,10 @@ class TestDeviceLimit:
         ledger = self.limited(a_pool(nodes=4, booked=2), limit=2, acme=2)
         assert started([waiting(minutes=60), waiting("job-2", tenant="other")], ledger) == [("job-2", SPOT)]
 
-    def test_a_node_is_held_with_all_its_devices(self):
+    @pytest.mark.parametrize(("nodes", "pool"), [(1, SPOT), (2, ON_DEMAND)])
+    def test_a_gang_counts_with_all_devices_of_its_machines(self, nodes, pool):
         pools = (a_pool(SPOT, devices_per_node=8), a_pool(ON_DEMAND, devices_per_node=1))
-        assert started([waiting()], self.limited(*pools, limit=4)) == [("job-1", ON_DEMAND)]
+        assert started([waiting(nodes=nodes)], self.limited(*pools, limit=4)) == [("job-1", pool)]
 
     def test_a_job_that_it_keeps_waiting_reserves_nothing(self):
         gang = waiting("gang", nodes=2, minutes=60)
@@ -310,14 +308,14 @@ class TestWhyWaiting:
             (
                 waiting(nodes=3),
                 a_pool(nodes=2),
-                "no pool can hold 3 node(s) with 1 device(s) each (spot-first); known: cpu-spot",
+                "no pool can hold 3 whole nodes with 1 device(s) each (spot-first); known: cpu-spot",
             ),
             (
                 waiting(nodes=2),
                 a_pool(booked=1),
-                "waits for 2 node(s) with 1 device(s) each (spot-first): cpu-spot has 1 of 2 nodes free",
+                "waits for 2 whole nodes with 1 device(s) each (spot-first): cpu-spot has 1 of 2 nodes wholly free",
             ),
-            (waiting(), a_pool(), "its turn for 1 node(s) with 1 device(s) each (spot-first)"),
+            (waiting(), a_pool(), "its turn for 1 device(s) of one node (spot-first)"),
             (
                 waiting(not_before=NOON + timedelta(seconds=61)),
                 a_pool(),
@@ -326,7 +324,7 @@ class TestWhyWaiting:
             (
                 waiting(no_capacity_at={SPOT: NOON}),
                 a_pool(),
-                "1 node(s) with 1 device(s) each (spot-first): the engine had no capacity in cpu-spot, asked again soon",
+                "1 device(s) of one node (spot-first): the engine had no capacity in cpu-spot, asked again soon",
             ),
         ],
     )
@@ -342,7 +340,7 @@ def test_a_candidate_is_what_the_queue_must_know_of_a_job():
         not_before=NOON,
         no_capacity_at={"h100": NOON},
     )
-    expected = Candidate("ftjob-1", "acme", Tier.PREMIUM, NOON, 2, 4, "spot", "h100", NOON, {"h100": NOON})
+    expected = Candidate("ftjob-1", "acme", Tier.PREMIUM, NOON, resources, NOON, {"h100": NOON})
     assert Candidate.of(job, queued_at=NOON) == expected
 
 
@@ -384,6 +382,7 @@ def a_queue(draw):
             tier=draw.choice(tuple(Tier)),
             minutes=draw.randrange(30),
             nodes=draw.choice((1, 1, 1, 2, 4)),
+            devices_per_node=draw.choice((1, 1, 2, 4)),
             capacity_type=draw.choice(("spot", "spot-first", "on-demand")),
             pool=draw.choice((None, None, SPOT)),
             no_capacity_at=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
@@ -396,13 +395,16 @@ def a_queue(draw):
 
 def a_random_pool(draw, name):
     ends = (None, NOON + timedelta(minutes=10), NOON + timedelta(minutes=30))
-    bookings = tuple(Booking(1, NOON, draw.choice(ends)) for _ in range(draw.randrange(6)))
+    devices = draw.choice((1, 1, 4))
+    bookings = [
+        a_booking(draw.randrange(6), devices=draw.randint(1, devices), ends_by=draw.choice(ends))
+        for _ in range(draw.randrange(6))
+    ]
     return a_pool(
         name,
         nodes=draw.randrange(1, 9),
-        devices_per_node=draw.choice((1, 1, 4)),
+        devices_per_node=devices,
         device_memory_bytes=draw.choice((None, 24 * 2**30, 80 * 2**30)),
-        booked=len(bookings),
         bookings=bookings,
     )
 

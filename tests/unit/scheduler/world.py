@@ -4,7 +4,7 @@ Each service reads the scheduler's history at its own pace and writes to its own
 order, nothing else does. The real decisions run in the middle, through the same routing as in production.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,11 +17,12 @@ from schemas.job import JobEvaluating, JobScheduled, JobStopping
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.node import NodesReleased, ProvisioningFailed
 from schemas.specification import Resources
+from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import View
-from services.scheduler.decide.queue import Candidate, Ledger
+from services.scheduler.decide.ledger import Booking, Ledger
 from services.scheduler.model import Deployment, Job
 from shared.errors import Refused
-from tests.builders import NOON, a_bundle, a_dataset, a_job, a_job_spec, a_pool
+from tests.builders import NOON, a_booking, a_bundle, a_dataset, a_job, a_job_spec, a_pool
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
 from tests.unit.scheduler.job_history import History
@@ -57,14 +58,14 @@ class World:
     now: datetime = NOON
     topics: dict[str, deque[tuple[str, Any]]] = field(default_factory=lambda: defaultdict(deque))
     tries: dict[tuple[str, int], Try] = field(default_factory=dict)
-    booked: dict[tuple[str, int], int] = field(default_factory=dict)
+    booked: dict[tuple[str, int], tuple[str, Booking]] = field(default_factory=dict)
     unjudged: deque[tuple[str, BundleRef]] = field(default_factory=deque)
     verified: set[tuple[str, BundleRef]] = field(default_factory=set)
     promoted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.pools = (a_pool(nodes=2), a_pool("cpu-on-demand", nodes=1))
+        self.pools = (a_pool(nodes=2, devices_per_node=2), a_pool("cpu-on-demand", nodes=1))
         self.histories = {job.id: History(job) for job in map(self._submitted, range(self.num_jobs))}
         self.read = {
             (reader, job_id): 0 for reader in ("engine", "agent", "gate") for job_id in self.histories
@@ -88,7 +89,8 @@ class World:
 
     def _submitted(self, number: int) -> Job:
         nodes = self.random.choice([1, 1, 2])
-        spec = a_job_spec(resources=Resources(nodes=nodes), auto_deploy=self.random.random() < 0.7)
+        resources = Resources(nodes=nodes, devices_per_node=self.random.choice([1, 1, 2]))
+        spec = a_job_spec(resources=resources, auto_deploy=self.random.random() < 0.7)
         return a_job(JobState.VALIDATING, id=f"ftjob-{number}", spec=spec)
 
     def _possible(self) -> list[Action]:
@@ -141,16 +143,22 @@ class World:
             assert before is None or before.is_released or before.is_refused, "two attempts are open"
             history.now = self.now
             history.schedule(grant.placement)
-            self.booked[history.job.id, history.job.attempt] = grant.placement.nodes
+            place = grant.placement
+            booking = a_booking(*place.machines, devices=place.taken_per_node, since=self.now)
+            self.booked[history.job.id, history.job.attempt] = (place.pool, booking)
 
     def _ledger(self) -> Ledger:
-        by_pool: dict[str, int] = defaultdict(int)
-        for (job_id, number), nodes in self.booked.items():
-            scheduled = [event for event in self.histories[job_id].events if isinstance(event, JobScheduled)]
-            by_pool[scheduled[number - 1].pool] += nodes
-        assert all(by_pool[pool.name] <= pool.nodes for pool in self.pools), f"over capacity: {dict(by_pool)}"
-        pools = tuple(a_pool(pool.name, nodes=pool.nodes, booked=by_pool[pool.name]) for pool in self.pools)
-        return Ledger(pools)
+        by_pool: dict[str, list[Booking]] = defaultdict(list)
+        for pool, booking in self.booked.values():
+            by_pool[pool].append(booking)
+        for pool in self.pools:
+            held = Counter[int]()
+            for booking in by_pool[pool.name]:
+                held.update(dict.fromkeys(booking.machines, booking.devices))
+            too_many = {machine: n for machine, n in held.items() if n > pool.devices_per_node}
+            assert not too_many, f"{pool.name} gives more devices than its machines have: {too_many}"
+            assert held.keys() <= {*range(pool.nodes)}, f"{pool.name} gives machines that it has not: {held}"
+        return Ledger(tuple(pool.with_bookings(by_pool[pool.name]) for pool in self.pools))
 
     def _command(self) -> None:
         job_id = self.random.choice(sorted(self.histories))
