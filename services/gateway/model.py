@@ -82,6 +82,7 @@ class SubmittedSpec(Row):
     validation_file: FileRef | None = None
     holdout: FileRef | None = None
     metadata: dict[str, str] = Field(default={})
+    suffix: str = ""
     auto_deploy: bool = True
     recipe: JsonObject = Field(default={})
 
