@@ -27,6 +27,9 @@ def addresses(shown: Shown) -> dict[str, str]:
         "job-checkpoints": f"/jobs/{shown.running}/checkpoints",
         "job-settings": f"/jobs/{shown.running}/settings",
         "job-failed": f"/jobs/{shown.failed}/timeline",
+        "models": "/models",
+        "model": f"/models/{shown.served.model_id}",
+        "deployments": "/deployments",
         "gate": f"/models/{shown.model.model_id}/gate",
         "not-found": "/jobs/ftjob-nobody",
     }

@@ -87,9 +87,11 @@ VERSION_OF_TENANT = """
         (SELECT max(finished_at) FROM job WHERE tenant = $1),
         (SELECT string_agg(xmin::text, ' ' ORDER BY slot) FROM route WHERE tenant = $1),
         (SELECT string_agg(xmin::text, ' ' ORDER BY name) FROM pool))"""
-COUNT_NEWER_JOBS = """
-    SELECT count(*) FROM job
-     WHERE tenant = $1 AND created_at > (SELECT created_at FROM job WHERE job_id = $2 AND tenant = $1)"""
+COUNT_NEWER_JOBS = f"""
+    SELECT count(*) {MATCHING_JOBS}
+       AND ($9::text[] IS NULL OR state = ANY ($9))
+       AND ($10::text IS NULL
+            OR (created_at, job_id) > (SELECT created_at, job_id FROM job WHERE job_id = $10 AND tenant = $1))"""
 CURVE = """
     SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
            coalesce(array_agg((metrics ->> $2)::float8 ORDER BY step), '{}') AS values
@@ -112,6 +114,9 @@ VERSION_OF_GATE = """
     SELECT concat_ws('/', (SELECT xmin FROM model WHERE model_id = $1),
                      (SELECT string_agg(concat_ws('.', eval_id, xmin), ' ' ORDER BY eval_id)
                         FROM evaluation WHERE model_id = $1))"""
+ROUTES_OF_MODEL = (
+    f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND model_id = $2 ORDER BY slot LIMIT 20"
+)
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
@@ -167,8 +172,10 @@ async def find_version_of_tenant(database: Database, tenant: str, states: Sequen
     return str(await database.fetchval(VERSION_OF_TENANT, tenant, states))
 
 
-async def count_newer_jobs(database: Database, tenant: str, job_id: str) -> int:
-    return int(await database.fetchval(COUNT_NEWER_JOBS, tenant, job_id) or 0)
+async def count_newer_jobs(database: Database, tenant: str, job_filter: JobFilter, job_id: str | None) -> int:
+    """Count matching jobs that are newer than this one; all of them where it is None."""
+    states = [*job_filter.states] or None
+    return int(await database.fetchval(COUNT_NEWER_JOBS, tenant, *_matching(job_filter), states, job_id))
 
 
 async def find_curve(database: Database, job_id: str, metric: str) -> CurvePoints:
@@ -189,6 +196,11 @@ async def list_evaluations(database: Database, model_id: str) -> list[Evaluation
 async def find_version_of_gate(database: Database, model_id: str) -> str:
     """Return a text that changes with the model's stage and with every evaluation of it."""
     return str(await database.fetchval(VERSION_OF_GATE, model_id))
+
+
+async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:
+    """Return at most twenty slots that have the version."""
+    return await select(Route, database, ROUTES_OF_MODEL, tenant, model_id)
 
 
 async def list_latest_routes(database: Database, tenant: str, *, limit: int) -> list[Route]:

@@ -224,6 +224,8 @@ class Job(Row):
     evaluation: JobVerdict | None
     newest_steps: tuple[Step, ...] = ()
     """While it trains; the newest first."""
+    version: str = ""
+    """Another one after every write of its row."""
 
 
 class JobCourse(Row):

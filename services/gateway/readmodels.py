@@ -30,6 +30,7 @@ from shared.postgres.rows import read
 STEPS_OF_A_RATE = 20
 """The newest steps of a job, over which the time of one is counted."""
 JOB_COLUMNS = f"""
+    job.xmin::text AS version,
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     stage, stages, stage_plans,
     num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,

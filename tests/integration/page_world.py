@@ -12,6 +12,7 @@ import httpx
 
 from schemas.artifacts import ResumeCertificate
 from schemas.base import BundleRef
+from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
 from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
 from schemas.model import ModelRegistered
@@ -37,6 +38,8 @@ class Shown:
     gated: str
     """Its gate has failed."""
     model: ModelRegistered
+    served: ModelRegistered
+    """Its slot has its name."""
 
 
 async def populate(world: World, tenant: str = "demo") -> Shown:
@@ -52,7 +55,12 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
     await world.voices.say(
         "provisioner", *(a_pool(name, free) for name, free in (("a100-spot", 0), ("h100", 3)))
     )
-    return Shown(running, queued, failed, model.job_id, model)
+    served = await world.a_version(tenant)
+    replica = ReplicaAddress(replica_id=f"replica-{mark()}", incarnation="1", url="http://127.0.0.1:1")
+    await world.voices.say("registry", world.approved(served))
+    await world.voices.say("serving_controller", world.ready(served, replica))
+    await until(lambda: world.state_of(served.full_name, "ready"), "the deployment")
+    return Shown(running, queued, failed, model.job_id, model, served)
 
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:

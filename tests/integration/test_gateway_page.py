@@ -23,6 +23,7 @@ OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
     *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
+    *("/models", "/models/{version}", "/deployments"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -206,6 +207,25 @@ class TestForms:
         assert (answer.status_code, "Pause asked" in answer.text) == (200, True)
         assert (await world.heard(shown.running, "PauseJob")).message.tenant == "demo"
 
+    async def test_to_remove_a_slot_have_its_name(self, world, person, shown):
+        form = {"csrf": csrf_in((await person.get("/deployments")).text)}
+        slot = shown.served.full_name
+        answer = await person.post(f"/deployments/{slot}/remove", data=form | {"name": "x"})
+        assert (answer.status_code, "name: found" in answer.text) == (400, True)
+        assert "UndeployModel" not in world.ear.types(slot)
+        asking = asyncio.create_task(person.post(f"/deployments/{slot}/remove", data=form | {"name": slot}))
+        assert (await world.heard(slot, "UndeployModel")).message.tenant == "demo"
+        await asking
+
+    async def test_to_deploy_send_what_programs_send(self, world, person, shown):
+        words = words_of(await person.get(f"/models/{shown.served.model_id}"))
+        assert f"job {shown.served.job_id}" in words
+        form = {"csrf": csrf_in((await person.get("/deployments")).text)}
+        asking = asyncio.create_task(person.post(f"/models/{shown.served.model_id}/deploy", data=form))
+        sent = await world.heard(shown.served.model_id, "DeployModel")
+        assert (sent.message.model_id, sent.message.tenant) == (shown.served.model_id, "demo")
+        assert (await asking).headers["location"] == "/deployments"
+
     async def test_that_are_refused_say_why(self, world, person, shown):
         html = (await person.get(f"/jobs/{shown.failed}")).text
         form = {"csrf": csrf_in(html)}
@@ -228,10 +248,15 @@ VALUES = {"tab": ["timeline", "settings"], "action": ["pause", "cancel", "retry"
 class TestTenantsAreApart:
     def asked(self, ids: dict[str, str]) -> list[tuple[str, str]]:
         """Every route of the page about one thing, built from the routes themselves."""
-        routes = [route for router in page.ROUTERS for route in router.routes if "_id}" in route.path]
+        routes = [
+            route
+            for router in page.ROUTERS
+            for route in router.routes
+            if "_id}" in route.path or "{slot" in route.path
+        ]
         asked = []
         for route in routes:
-            path = route.path.format(**ids, tab="{tab}", action="{action}")
+            path = route.path.replace(":path", "").format(**ids, tab="{tab}", action="{action}")
             for name, values in VALUES.items():
                 if f"{{{name}}}" in path:
                     asked += [(*route.methods, path.replace(f"{{{name}}}", value)) for value in values]
@@ -241,7 +266,7 @@ class TestTenantsAreApart:
         return asked
 
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
-        own = {"job_id": shown.running, "model_id": shown.model.model_id}
+        own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:
@@ -262,10 +287,19 @@ class TestTenantsAreApart:
 
     async def test_lists_hold_ones_own_only(self, world, shown):
         async with logged_in(world, "other") as client:
-            for path in ("/", "/jobs", "/jobs?q=ftjob", f"/jobs?q={shown.running}"):
+            for path in (
+                "/",
+                "/jobs",
+                "/jobs?q=ftjob",
+                f"/jobs?q={shown.running}",
+                "/models",
+                "/deployments",
+            ):
                 answer = await client.get(path)
                 assert answer.status_code == 200
-                ids = {shown.running, shown.queued, shown.failed, shown.gated} - {path.rpartition("=")[2]}
+                ids = {shown.running, shown.queued, shown.failed, shown.gated, shown.served.model_id} - {
+                    path.rpartition("=")[2]
+                }
                 assert [each for each in ids if each in answer.text] == []
 
     async def test_a_page_continues_after_no_job_of_others(self, world, shown):
@@ -321,6 +355,13 @@ class TestLists:
         words = words_of(await client.get("/jobs?q=status:failed+base:qwen"))
         assert "8 jobs that fit status:failed base:qwen clear" in words
         assert "all 60 active 0 paused 0 succeeded 47 failed 8 cancelled 5" in words
+
+    async def test_are_sent_no_row_that_the_page_has(self, client):
+        for query in ("", "?q=status:failed", "?sort=cost", "?q=nothing-like-it"):
+            page = await client.get(f"/jobs{query}")
+            stream = unescape(re.search(r'data-stream="([^"]+)"', page.text)[1])
+            async with client.stream("GET", stream) as events:
+                assert (await heard(events.aiter_lines(), "part", "newer", "ready"))[1] == "ready"
 
     async def test_lead_from_an_id_to_its_job(self, client, person, shown):
         assert (await person.get(f"/jobs?q={shown.running}")).headers["location"] == f"/jobs/{shown.running}"
@@ -387,15 +428,20 @@ class TestStreams:
 
     async def test_of_a_list_bring_rows_and_count_new_jobs(self, world, person):
         job = await world.a_running_job()
-        async with person.stream("GET", "/jobs/stream") as events:
+        page = await person.get("/jobs")
+        stream = unescape(re.search(r'data-stream="([^"]+)"', page.text)[1])
+        async with person.stream("GET", stream) as events:
             lines = events.aiter_lines()
             await heard(lines, "ready")
             await world.db.execute("UPDATE job SET cost = 8.25 WHERE job_id = $1", job)
-            _, _, part = await heard(lines, "part")
-            assert (part["id"], "$8.25" in part["html"]) == (f"job-{job}", True)
+            while "$8.25" not in (part := (await heard(lines, "part"))[2])["html"]:
+                pass
+            assert part["id"] == f"job-{job}"
             await world.a_running_job()
             while (await heard(lines, "newer"))[2] != 1:
                 pass
+        async with person.stream("GET", stream) as events:
+            assert (await heard(events.aiter_lines(), "newer"))[2] == 1
 
     async def test_of_what_happens_now_bring_a_new_job(self, world, person):
         async with person.stream("GET", "/now/stream") as events:

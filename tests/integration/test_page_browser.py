@@ -119,7 +119,15 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
         f"/jobs/{shown.failed}/settings",
     )
     async with browser.visiting(chromium, world, theme=theme, size=size) as page:
-        for path in (*paths, f"/models/{shown.model.model_id}/gate", "/login", "/nowhere"):
+        for path in (
+            *paths,
+            f"/models/{shown.model.model_id}/gate",
+            f"/models/{shown.served.model_id}",
+            "/models",
+            "/deployments",
+            "/login",
+            "/nowhere",
+        ):
             await page.goto(path)
             width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
             assert width <= visible, path

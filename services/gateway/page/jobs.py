@@ -84,7 +84,9 @@ def _list(
 ) -> HTMLResponse:
     chosen = search.parse(listed.q).states
     matching = sum(count for state, count in counts.items() if not chosen or state in chosen)
-    address = listed.address().replace("/jobs", "/jobs/stream", 1)
+    present = {"last": _digest({view.id: view.version for view in views}, newer=0)}
+    present |= {"newest": views[0].id} if views else {}
+    address = f"/jobs/stream?{urlencode({**vars(listed), 'after': listed.after or '', **present})}"
     return render.page(
         request,
         "jobs.html.jinja",
@@ -115,40 +117,59 @@ def _chips(listed: Asked, counts: Mapping[str, int]) -> list[Chip]:
     ]
 
 
-async def _rows(context: Gateway, visitor: Visitor, listed: Asked) -> tuple[list[JobView], bool]:
+async def _rows(
+    context: Gateway, visitor: Visitor, listed: Asked, *, limit: int = ROWS
+) -> tuple[list[JobView], bool]:
     """The jobs of this page of the list, and whether there are more."""
     tenant, database = visitor.principal.tenant, context.service.database
     job_filter = search.parse(listed.q)
     if listed.after and await readmodels.find_job(database, listed.after, tenant) is None:
         raise invalid_cursor(listed.after)
     rows = await job_readmodels.list_jobs(
-        database, tenant, job_filter, order=listed.sort, after=listed.after, limit=ROWS + 1
+        database, tenant, job_filter, order=listed.sort, after=listed.after, limit=limit + 1
     )
-    return [job_view(row, now=database.now()) for row in rows[:ROWS]], len(rows) > ROWS
+    return [job_view(row, now=database.now()) for row in rows[:limit]], len(rows) > limit
 
 
 @router.get("/jobs/stream")
-async def stream(request: Request, visitor: Present, context: Context, listed: Listed) -> StreamingResponse:
-    """Rows that changed, and how many newer jobs there are; the list stays as it is until it is loaded again."""
-    views, _ = await _rows(context, visitor, listed)
+async def stream(
+    request: Request, visitor: Present, context: Context, listed: Listed, newest: str | None = None
+) -> StreamingResponse:
+    """Rows that changed, and how many newer jobs there are; the list stays as it is until it is loaded again.
+
+    `newest`: the first job of a list that begins with the newest. Where a new job comes into any other is not known
+    without that list.
+    """
     tenant, database = visitor.principal.tenant, context.service.database
-    job_ids = [view.id for view in views]
-    newest = max(views, key=lambda view: view.created_at).id if views else ""
+    job_filter = search.parse(listed.q)
+    is_from_newest = listed.sort == "created" and listed.after is None
+
+    async def count_newer() -> int:
+        if not is_from_newest:
+            return 0
+        return await job_readmodels.count_newer_jobs(database, tenant, job_filter, newest)
+
+    skipped = min(await count_newer(), ROWS) if newest else 0
+    views, _ = await _rows(context, visitor, listed, limit=ROWS + skipped)
+    job_ids = [view.id for view in views[skipped:]]
     sent: dict[str, str] = {}
 
     async def look(last: str) -> streams.Changes:
         versions = await job_readmodels.find_versions_of_jobs(database, tenant, job_ids)
-        newer = await job_readmodels.count_newer_jobs(database, tenant, newest)
-        present = hashlib.sha256(f"{sorted(versions.items())} {newer}".encode()).hexdigest()[:16]
-        if present == last:
-            sent.update(versions)
-            return streams.Changes(last)
+        newer = await count_newer()
+        present = _digest(versions, newer=newer)
         changed = [job_id for job_id in job_ids if versions.get(job_id) != sent.get(job_id)]
         sent.update(versions)
+        if present == last:
+            return streams.Changes(last)
         parts = [await _row_part(context, tenant, job_id) for job_id in changed]
         return streams.Changes(present, (*(each for each in parts if each), ("newer", newer)))
 
     return streams.follow(request, context, visitor, look)
+
+
+def _digest(versions: Mapping[str, str], *, newer: int) -> str:
+    return hashlib.sha256(f"{sorted(versions.items())} {newer}".encode()).hexdigest()[:16]
 
 
 async def _row_part(context: Gateway, tenant: str, job_id: str) -> streams.Event | None:

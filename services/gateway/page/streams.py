@@ -43,7 +43,7 @@ def part(element_id: str, html: str) -> Event:
 
 def follow(request: Request, context: Gateway, visitor: Visitor, look: Look) -> StreamingResponse:
     caller = visitor.principal
-    last = request.headers.get("last-event-id") or request.query_params.get("after", "")
+    last = request.headers.get("last-event-id") or request.query_params.get("last", "")
     with ExitStack() as held:
         held.enter_context(context.streams.hold(caller.tenant, caller.quotas.streams))
         events = _events(context, request.cookies[COOKIE], look, last[:MAX_ID_CHARACTERS])

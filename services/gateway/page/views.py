@@ -53,6 +53,12 @@ ROUTES: Mapping[str, Badge] = {
     "withdrawn": Badge("withdrawn", "idle", "slashed-ring"),
     "stopped": Badge("stopped", "idle", "slashed-ring"),
 }
+STAGES: Mapping[str, Badge] = {
+    "dev": Badge("dev", "idle", "ring"),
+    "staging": Badge("staging", "active", "half-disc"),
+    "production": Badge("production", "good", "check"),
+    "archived": Badge("archived", "idle", "slashed-ring"),
+}
 LEVELS: Mapping[str, Badge] = {
     "info": Badge("info", "idle", "ring"),
     "warn": Badge("warning", "warn", "question"),
@@ -98,6 +104,7 @@ class JobView:
     answer: job_responses.Job
     """The same as programs get."""
     valid_loss: float | None
+    version: str
     created_at: datetime
     finished_at: datetime | None
 
@@ -134,6 +141,7 @@ def job_view(row: model.Job, *, now: datetime) -> JobView:
         commands=commands(row),
         answer=answer,
         valid_loss=row.valid_loss,
+        version=row.version,
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
@@ -227,6 +235,33 @@ def commands(row: model.Job) -> tuple[Command, ...]:
         Command("resume", "Resume") if row.state is JobState.PAUSED else Command("pause", "Pause", stopping)
     )
     return (first, Command("cancel", "Cancel job", effect=_what_cancel_does(row)))
+
+
+@dataclass(frozen=True)
+class ModelView:
+    id: str
+    name: str
+    badge: Badge
+    row: model.ModelVersion
+    why_not_deployed: str
+    """Why it cannot be deployed now; empty where it can."""
+
+
+def model_view(row: model.ModelVersion) -> ModelView:
+    badge = (
+        Badge("stale", "warn", "clock")
+        if row.is_stale
+        else STAGES.get(row.stage, Badge(row.stage, "idle", "ring"))
+    )
+    return ModelView(row.model_id, row.full_name, badge, row, _why_not_deployed(row))
+
+
+def _why_not_deployed(row: model.ModelVersion) -> str:
+    if row.is_stale:
+        return "its base model has other files now: train it again"
+    return (
+        "" if row.stage in ("staging", "production") else f"it is in {row.stage}: its gate has not passed it"
+    )
 
 
 @dataclass(frozen=True)

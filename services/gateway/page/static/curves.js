@@ -226,6 +226,11 @@ if (charts && window.uPlot) {
   document.addEventListener("stream:redraw", () => views.forEach((view) => view.load()));
   document.addEventListener("stream:steps", ({ detail }) => {
     document.querySelector("#no-steps")?.remove();
+    const hidden = document.querySelector("#curves[hidden]");
+    if (hidden) {
+      hidden.hidden = false;
+      return views.forEach((view) => view.load());
+    }
     // An attempt that resumed made steps again: what is drawn of them is the newest attempt's.
     const attempt = detail.at(-1).attempt, isNew = state.attempt && attempt !== state.attempt;
     state.attempt = attempt;

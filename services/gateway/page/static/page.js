@@ -64,6 +64,8 @@ document.addEventListener("keydown", (event) => {
     isPrefix = false;
     if (event.key === "n") location.href = "/";
     if (event.key === "j") location.href = "/jobs";
+    if (event.key === "m") location.href = "/models";
+    if (event.key === "d") location.href = "/deployments";
   } else if (event.key === "g") isPrefix = true;
   else if (event.key === "/") { $("[data-filter]")?.focus(); event.preventDefault(); }
   else if (event.key === "j" && rows.length) rows[Math.min(at + 1, rows.length - 1)].focus();
@@ -91,7 +93,7 @@ function address() {
   const path = list ? list.dataset.stream : document.body.dataset.stream;
   if (!path) return null;
   const url = new URL(path, location.href);
-  if (lastId) url.searchParams.set("after", lastId);
+  if (lastId) url.searchParams.set("last", lastId);
   document.dispatchEvent(new CustomEvent("stream:address", { detail: url }));
   return url;
 }
