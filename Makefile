@@ -34,13 +34,14 @@ DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak gpu mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
+.PHONY: help setup demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgres, the S3 server (cached per user)
+setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgres, the S3 server, the page's scripts (cached per user)
 	@$(BIN)/python -u -m deploy.local setup
+	@$(BIN)/python -u -m deploy.page
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info[:2] == (3, 11) else "retune needs Python 3.11, the one it is tested with; set PYTHON=")'
@@ -94,6 +95,9 @@ gpu: $(VENV)/.installed $(GPU_VENV)/.installed ## on a machine with an NVIDIA GP
 	@$(BIN)/pytest -q -m gpu tests/training tests/scoring
 	@$(GPU_VENV)/bin/pytest -q -m gpu tests/serving
 	@$(BIN)/python -m bench.training.gpu $(CASES)
+
+screenshots: setup ## PNGs of every page, light and dark, desktop and phone, into build/screenshots; needs Chromium
+	@$(BIN)/python -m tests.screenshots
 
 mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part
 	@$(BIN)/mutmut run $(if $(T),'$(T)')

@@ -9,9 +9,10 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import make_asgi_app
 
-from services.gateway import errors, handlers, store, usage
+from services.gateway import errors, handlers, page, store, usage
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, Traced
+from services.gateway.page import problems
 from services.gateway.removal import Remover
 from services.gateway.responses import ErrorBody
 from services.gateway.results import Results
@@ -90,7 +91,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         generate_unique_id_function=lambda route: "_".join([*map(str, route.tags), route.name]),
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
-    errors.install(app)
+    errors.install(app, problems.shown)
     for each in (jobs, progress, checkpoints):
         app.include_router(each.router, prefix="/v1/fine_tuning", tags=[_noun(each)])
         app.include_router(each.router, prefix="/v1/fine-tuning", include_in_schema=False)
@@ -110,6 +111,8 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
     ):
         app.include_router(each.router, prefix="/v1", tags=[_noun(each)])
     app.include_router(reference.router)
+    for router in page.ROUTERS:
+        app.include_router(router, include_in_schema=False)
     return app
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -104,14 +104,21 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
     return ApiError(400, f"{param or 'body'}: {message}{value_text}", param=param, code=code)
 
 
-def install(app: FastAPI) -> None:
+def as_json(request: Request, error: ApiError) -> Response:
+    return error.answer()
+
+
+def install(app: FastAPI, show: Callable[[Request, ApiError], Response] = as_json) -> None:
+    """`show`: how an error is answered."""
     for error_type, answer in ANSWERS.items():
-        app.add_exception_handler(error_type, _answering(answer))
+        app.add_exception_handler(error_type, _answering(answer, show))
 
 
-def _answering(answer: Answer) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
-    async def handle(request: Request, error: Exception) -> JSONResponse:
-        return answer(request, error).answer()
+def _answering(
+    answer: Answer, show: Callable[[Request, ApiError], Response]
+) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def handle(request: Request, error: Exception) -> Response:
+        return show(request, answer(request, error))
 
     return handle
 

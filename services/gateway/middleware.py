@@ -24,7 +24,8 @@ class Traced:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+        sends = scope.get("method") == "POST"
+        if scope["type"] != "http" or not (sends or scope["path"].startswith("/v1/")):
             await self._app(scope, receive, send)
             return
         with span(f"{scope['method']} request", traceparent=Headers(scope=scope).get("traceparent", "")):

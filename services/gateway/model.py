@@ -82,6 +82,7 @@ class SubmittedSpec(Row):
     validation_file: FileRef | None = None
     holdout: FileRef | None = None
     metadata: dict[str, str] = Field(default={})
+    suffix: str = ""
     auto_deploy: bool = True
     recipe: JsonObject = Field(default={})
 
@@ -224,6 +225,8 @@ class Job(Row):
     evaluation: JobVerdict | None
     newest_steps: tuple[Step, ...] = ()
     """While it trains; the newest first."""
+    version: str = ""
+    """Another one after every write of its row."""
 
 
 class JobCourse(Row):

@@ -1,7 +1,5 @@
 """SQL of the read models: what requests ask of what events have said. They are written in `projections`."""
 
-from collections.abc import Mapping
-
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy
 from services.gateway.model import (
@@ -32,6 +30,7 @@ from shared.postgres.rows import read
 STEPS_OF_A_RATE = 20
 """The newest steps of a job, over which the time of one is counted."""
 JOB_COLUMNS = f"""
+    job.xmin::text AS version,
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
     stage, stages, stage_plans, recipe_reasons,
     num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,
@@ -48,14 +47,6 @@ JOB_COLUMNS = f"""
               WHERE step.job_id = job.job_id AND job.state IN ('running', 'stopping')
               ORDER BY step DESC LIMIT {STEPS_OF_A_RATE}) AS newest) AS newest_steps"""
 FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
-LIST_JOBS = f"""
-    SELECT {JOB_COLUMNS} FROM job
-     WHERE tenant = $1
-       AND ($2::jsonb IS NULL
-            OR (spec -> 'metadata' @> $2 AND ($2 <> jsonb_build_object() OR spec -> 'metadata' = $2)))
-       AND ($3::text IS NULL OR (created_at, job_id) <
-            (SELECT created_at, job_id FROM job WHERE job_id = $3 AND tenant = $1))
-     ORDER BY created_at DESC, job_id DESC LIMIT $4"""
 EVENT_COLUMNS = columns(JobEvent)
 EVENTS_BEFORE = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND ($2::bigint IS NULL OR id < $2)
@@ -170,13 +161,6 @@ HAS_REFUSAL = "SELECT EXISTS (SELECT FROM refusal WHERE tenant = $1 AND id = $2)
 
 async def find_job(source: Source, job_id: str, tenant: str) -> Job | None:
     return await find(Job, source, FIND_JOB, job_id, tenant)
-
-
-async def list_jobs(
-    database: Database, tenant: str, *, metadata: Mapping[str, str] | None, after: str | None, limit: int
-) -> list[Job]:
-    """`metadata`: what jobs must have; empty for those that have none."""
-    return await select(Job, database, LIST_JOBS, tenant, metadata, after, limit)
 
 
 async def has_event(database: Database, job_id: str, number: int | None) -> bool:

@@ -1,7 +1,7 @@
 """SQL of keys, files and requests. The read models' SQL is in readmodels.py."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 from uuid import uuid4
 
@@ -39,6 +39,13 @@ FIND_PRINCIPAL = """
     SELECT tenant.name, tenant.tier, tenant.quotas, api_key.id AS key_id
       FROM api_key JOIN tenant ON tenant.name = api_key.tenant
      WHERE api_key.sha256 = $1 AND api_key.revoked_at IS NULL"""
+# A session lasts as long as its key, and at most until it expires.
+FIND_SESSION = """
+    SELECT tenant.name, tenant.tier, tenant.quotas, api_key.id AS key_id
+      FROM page_session JOIN api_key ON api_key.id = page_session.key_id JOIN tenant ON tenant.name = api_key.tenant
+     WHERE page_session.sha256 = $1 AND page_session.expires_at > now() AND api_key.revoked_at IS NULL"""
+INSERT_SESSION = "INSERT INTO page_session (sha256, key_id, expires_at) VALUES ($1, $2, now() + $3::interval)"
+DELETE_SESSION = "DELETE FROM page_session WHERE sha256 = $1"
 INSERT_TENANT = "INSERT INTO tenant (name, tier) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING true"
 INSERT_KEY = """
     INSERT INTO api_key (id, tenant, sha256, prefix) VALUES ($1, $2, $3, $4)
@@ -210,9 +217,12 @@ PRUNE_UPLOADS = """
 PRUNE_KEYS = """
     DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM idempotency WHERE created_at < now() - $1::interval LIMIT $2))"""
+PRUNE_SESSIONS = """
+    DELETE FROM page_session WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM page_session WHERE expires_at < now() - $1::interval LIMIT $2))"""
 PRUNED = (
     *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
-    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS, PRUNE_KEYS),
+    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS, PRUNE_KEYS, PRUNE_SESSIONS),
 )
 """Statements in the order in which they run: what is kept of an ended job goes before the row that names it."""
 
@@ -227,11 +237,28 @@ async def select(kind: type[R], source: Source, query: str, *values: object) -> 
 
 
 async def find_principal(database: Database, key: str, defaults: Quotas) -> Principal | None:
-    row = await database.fetchrow(FIND_PRINCIPAL, key_digest(key))
+    return await _principal(database, FIND_PRINCIPAL, key, defaults)
+
+
+async def find_visitor(database: Database, token: str, defaults: Quotas) -> Principal | None:
+    """Return who logged in to the page with the session's cookie; None once it or its key has ended."""
+    return await _principal(database, FIND_SESSION, token, defaults)
+
+
+async def _principal(database: Database, query: str, secret: str, defaults: Quotas) -> Principal | None:
+    row = await database.fetchrow(query, key_digest(secret))
     if row is None:
         return None
     quotas = defaults.changed_by(row["quotas"])
     return Principal(row["name"], Tier(row["tier"]), quotas, key_id=row["key_id"])
+
+
+async def add_session(database: Database, token: str, key_id: str, *, lifetime: timedelta) -> None:
+    await database.execute(INSERT_SESSION, key_digest(token), key_id, lifetime)
+
+
+async def end_session(database: Database, token: str) -> None:
+    await database.execute(DELETE_SESSION, key_digest(token))
 
 
 async def add_tenant(conn: Connection, name: str, tier: str) -> bool:

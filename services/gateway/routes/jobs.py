@@ -14,6 +14,7 @@ from schemas.base import CommandRefused
 from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
 from services.gateway import (
     decide,
+    job_readmodels,
     job_responses,
     readmodels,
     representations,
@@ -33,6 +34,7 @@ from services.gateway.deps import (
     require_same_request,
 )
 from services.gateway.errors import ApiError, not_found
+from services.gateway.job_readmodels import JobFilter
 from services.gateway.model import Job, SubmittedStage
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
@@ -137,10 +139,10 @@ async def list_jobs(
     database = context.service.database
     if after is not None and await readmodels.find_job(database, after, caller.tenant) is None:
         raise invalid_cursor(after)
-    rows = await readmodels.list_jobs(
+    rows = await job_readmodels.list_jobs(
         database,
         caller.tenant,
-        metadata={} if metadata else pairs or None,
+        JobFilter(metadata={} if metadata else pairs or None),
         after=after,
         limit=size + 1,
     )

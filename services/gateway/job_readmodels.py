@@ -1,0 +1,219 @@
+"""SQL that the page asks: lists and counts of jobs, curves, and whether anything that it shows has changed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Literal
+
+from schemas.base import Value
+from schemas.lifecycle import JobState
+from services.gateway.model import Evaluation, Job, JobEvent, Route, Row
+from services.gateway.readmodels import EVALUATION_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, ROUTE_COLUMNS
+from services.gateway.store import find, select
+from shared.postgres.database import Database
+
+JobOrder = Literal["created", "ended", "cost", "loss"]
+
+
+class JobFilter(Value):
+    """Which jobs of a tenant a list shows; without any field all of them."""
+
+    states: tuple[JobState, ...] = ()
+    metadata: dict[str, str] | None = None
+    """What jobs must have; empty for those that have none."""
+    words: tuple[str, ...] = ()
+    """Each is somewhere in the id, the names or the metadata."""
+    base: str | None = None
+    """Part of the base model's name."""
+    method: str | None = None
+    cost_above: Decimal | None = None
+    created_within: timedelta | None = None
+    ended_within: timedelta | None = None
+
+
+class CurvePoints(Row):
+    """A number over the steps of a job, in their order."""
+
+    steps: list[int]
+    values: list[float]
+
+
+JOB_TEXT = """concat_ws(' ', job_id, spec ->> 'suffix', spec ->> 'base_model', fine_tuned_model, dataset_id,
+                        spec -> 'metadata')"""
+MATCHING_JOBS = f"""
+      FROM job
+     WHERE tenant = $1
+       AND ($2::jsonb IS NULL
+            OR (spec -> 'metadata' @> $2 AND ($2 <> jsonb_build_object() OR spec -> 'metadata' = $2)))
+       AND ($3::text[] IS NULL OR {JOB_TEXT} ILIKE ALL ($3))
+       AND ($4::text IS NULL OR spec ->> 'base_model' ILIKE $4)
+       AND ($5::text IS NULL OR spec -> 'recipe' ->> 'method' = $5)
+       AND ($6::numeric IS NULL OR cost > $6)
+       AND ($7::interval IS NULL OR created_at > now() - $7)
+       AND ($8::interval IS NULL OR finished_at > now() - $8)"""
+COUNT_JOBS = f"SELECT state, count(*) AS count {MATCHING_JOBS} GROUP BY state"
+JOB_ORDERS: Mapping[JobOrder, str] = {
+    "created": "created_at",
+    "ended": "coalesce(finished_at, 'infinity')",
+    "cost": "cost",
+    "loss": "-coalesce(valid_loss, 'infinity')",
+}
+"""What a list of jobs is sorted by, the greatest first."""
+
+
+def jobs_by(order: JobOrder) -> str:
+    value = JOB_ORDERS[order]
+    return f"""
+        SELECT {JOB_COLUMNS} {MATCHING_JOBS}
+           AND ($9::text[] IS NULL OR state = ANY ($9))
+           AND ($10::text IS NULL OR ({value}, job_id) <
+                (SELECT {value}, job_id FROM job WHERE job_id = $10 AND tenant = $1))
+         ORDER BY {value} DESC, job_id DESC LIMIT $11"""
+
+
+LIST_JOBS = jobs_by("created")
+# The row's version changes with every write: a page that is open asks for this, and for the job itself only then.
+JOB_VERSION = """
+    SELECT concat_ws('.', job.xmin, (SELECT max(id) FROM job_event WHERE job_event.job_id = job.job_id),
+                     (SELECT max(xmin::text::bigint) FROM evaluation WHERE evaluation.job_id = job.job_id),
+                     (SELECT max(xmin::text::bigint) FROM checkpoint WHERE checkpoint.job_id = job.job_id))
+      FROM job WHERE job_id = $1 AND tenant = $2"""
+VERSIONS_OF_JOBS = "SELECT job_id, xmin::text AS version FROM job WHERE tenant = $1 AND job_id = ANY ($2)"
+VERSION_OF_TENANT = """
+    SELECT concat_ws('/',
+        (SELECT string_agg(concat_ws('.', job_id, xmin), ' ' ORDER BY job_id) FROM job
+          WHERE tenant = $1 AND state = ANY ($2)),
+        (SELECT max(finished_at) FROM job WHERE tenant = $1),
+        (SELECT string_agg(xmin::text, ' ' ORDER BY slot) FROM route WHERE tenant = $1),
+        (SELECT string_agg(xmin::text, ' ' ORDER BY name) FROM pool))"""
+COUNT_NEWER_JOBS = f"""
+    SELECT count(*) {MATCHING_JOBS}
+       AND ($9::text[] IS NULL OR state = ANY ($9))
+       AND ($10::text IS NULL
+            OR (created_at, job_id) > (SELECT created_at, job_id FROM job WHERE job_id = $10 AND tenant = $1))"""
+CURVE = """
+    SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
+           coalesce(array_agg((metrics ->> $2)::float8 ORDER BY step), '{}') AS values
+      FROM step WHERE job_id = $1 AND metrics ->> $2 IS NOT NULL"""
+# What the trainer measured with a bundle, where the recipe names no steps for it.
+VALIDATION_CURVE = """
+    SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
+           coalesce(array_agg(loss ORDER BY step), '{}') AS values
+      FROM (SELECT DISTINCT ON (step) step, loss
+              FROM (SELECT step, 1 AS preference,
+                           coalesce(validation ->> 'full_valid_loss', validation ->> 'valid_loss')::float8 AS loss
+                      FROM step WHERE job_id = $1 AND validation IS NOT NULL
+                    UNION ALL
+                    SELECT step, 2, coalesce(metrics ->> 'full_valid_loss', metrics ->> 'valid_loss')::float8
+                      FROM checkpoint WHERE job_id = $1) AS measured
+             WHERE loss IS NOT NULL ORDER BY step, preference) AS known"""
+LIST_EVALUATIONS = f"""
+    SELECT {EVALUATION_COLUMNS} FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 20"""
+VERSION_OF_GATE = """
+    SELECT concat_ws('/', (SELECT xmin FROM model WHERE model_id = $1),
+                     (SELECT string_agg(concat_ws('.', eval_id, xmin), ' ' ORDER BY eval_id)
+                        FROM evaluation WHERE model_id = $1))"""
+ROUTES_OF_MODEL = (
+    f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND model_id = $2 ORDER BY slot LIMIT 20"
+)
+LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
+EVENTS_OF_TYPES = f"""
+    SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
+NODES_OF_ATTEMPT = """
+    SELECT data ->> 'nodes' FROM job_event
+     WHERE job_id = $1 AND type = 'JobScheduled' AND data -> 'attempt' = to_jsonb($2::int) LIMIT 1"""
+
+
+async def list_jobs(
+    database: Database,
+    tenant: str,
+    job_filter: JobFilter,
+    *,
+    order: JobOrder = "created",
+    after: str | None,
+    limit: int,
+) -> list[Job]:
+    states = [*job_filter.states] or None
+    return await select(Job, database, jobs_by(order), tenant, *_matching(job_filter), states, after, limit)
+
+
+async def count_jobs(database: Database, tenant: str, job_filter: JobFilter) -> dict[str, int]:
+    """Count matching jobs by state, in whatever states the filter wants them."""
+    rows = await database.fetch(COUNT_JOBS, tenant, *_matching(job_filter))
+    return {row["state"]: row["count"] for row in rows}
+
+
+def _matching(job_filter: JobFilter) -> tuple[object, ...]:
+    words = [f"%{escaped(word)}%" for word in job_filter.words] or None
+    base = job_filter.base and f"%{escaped(job_filter.base)}%"
+    ages = job_filter.created_within, job_filter.ended_within
+    return job_filter.metadata, words, base, job_filter.method, job_filter.cost_above, *ages
+
+
+def escaped(text: str) -> str:
+    """Take the meaning from characters that LIKE gives one."""
+    return re.sub(r"([\\%_])", r"\\\1", text)
+
+
+async def find_job_version(database: Database, job_id: str, tenant: str) -> str | None:
+    """Return a text that changes whenever the job, its timeline, its evaluations or its checkpoints do."""
+    version: str | None = await database.fetchval(JOB_VERSION, job_id, tenant)
+    return version
+
+
+async def find_versions_of_jobs(database: Database, tenant: str, job_ids: Sequence[str]) -> dict[str, str]:
+    rows = await database.fetch(VERSIONS_OF_JOBS, tenant, job_ids)
+    return {row["job_id"]: row["version"] for row in rows}
+
+
+async def find_version_of_tenant(database: Database, tenant: str, states: Sequence[str]) -> str:
+    """Return a text that changes with every job in these states, every end of one, every slot and every pool."""
+    return str(await database.fetchval(VERSION_OF_TENANT, tenant, states))
+
+
+async def count_newer_jobs(database: Database, tenant: str, job_filter: JobFilter, job_id: str | None) -> int:
+    """Count matching jobs that are newer than this one; all of them where it is None."""
+    states = [*job_filter.states] or None
+    return int(await database.fetchval(COUNT_NEWER_JOBS, tenant, *_matching(job_filter), states, job_id))
+
+
+async def find_curve(database: Database, job_id: str, metric: str) -> CurvePoints:
+    """Return the number of that name of every step that has one; validation losses where it is `valid_loss`."""
+    if metric == "valid_loss":
+        points = await find(CurvePoints, database, VALIDATION_CURVE, job_id)
+    else:
+        points = await find(CurvePoints, database, CURVE, job_id, metric)
+    assert points is not None, "an aggregate has one row"
+    return points
+
+
+async def list_evaluations(database: Database, model_id: str) -> list[Evaluation]:
+    """Return the newest twenty of them, the newest first."""
+    return await select(Evaluation, database, LIST_EVALUATIONS, model_id)
+
+
+async def find_version_of_gate(database: Database, model_id: str) -> str:
+    """Return a text that changes with the model's stage and with every evaluation of it."""
+    return str(await database.fetchval(VERSION_OF_GATE, model_id))
+
+
+async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:
+    """Return at most twenty slots that have the version."""
+    return await select(Route, database, ROUTES_OF_MODEL, tenant, model_id)
+
+
+async def list_latest_routes(database: Database, tenant: str, *, limit: int) -> list[Route]:
+    """Return the slots that changed last."""
+    return await select(Route, database, LATEST_ROUTES, tenant, limit)
+
+
+async def find_events_of_types(database: Database, job_id: str, types: Sequence[str]) -> list[JobEvent]:
+    """Return at most a thousand of them, the oldest first."""
+    return await select(JobEvent, database, EVENTS_OF_TYPES, job_id, types)
+
+
+async def count_nodes(database: Database, job_id: str, attempt: int) -> int:
+    """Return how many nodes an attempt was scheduled on; 1 where its event is kept no more."""
+    nodes = await database.fetchval(NODES_OF_ATTEMPT, job_id, attempt)
+    return int(nodes) if nodes and nodes.isdecimal() else 1

@@ -1,0 +1,126 @@
+"""The gate of a model: what was asked of how many items, how the candidate did beside its base, and the verdict."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
+
+from services.gateway import job_readmodels, model, readmodels
+from services.gateway.deps import Context, Gateway
+from services.gateway.items import item_page
+from services.gateway.page import render, streams, verdicts
+from services.gateway.page.sessions import Present, Sender
+from services.gateway.page.views import GATES
+from services.gateway.requests import Promote
+from services.gateway.responses import EvaluationItem
+from services.gateway.routes import evaluations, models
+from services.gateway.routes.models import model_version
+
+router = APIRouter()
+
+ITEMS = 20
+
+
+@router.get("/models/{model_id}/gate")
+async def gate(
+    request: Request, visitor: Present, context: Context, model_id: str, after: str | None = None
+) -> Response:
+    version = await model_version(visitor.principal, context, model_id)
+    shown = await _verdict(context, version)
+    newest: model.Evaluation | None = shown["verdict"]
+    items: list[dict[str, Any]] = []
+    following = None
+    if newest is not None:
+        page = await item_page(context.service.objects, newest, "holdout", after=after, limit=ITEMS)
+        items = [_item(each) for each in page.data]
+        following = f"?after={page.last_id}#items" if page.has_more else None
+    return render.page(
+        request,
+        "gate.html.jinja",
+        visitor,
+        items=items,
+        next=following,
+        after=after,
+        stream=f"/models/{version.model_id}/gate/stream",
+        **shown,
+    )
+
+
+async def _verdict(context: Gateway, version: model.ModelVersion) -> dict[str, Any]:
+    database = context.service.database
+    history = await job_readmodels.list_evaluations(database, version.model_id)
+    newest = await readmodels.find_evaluation(database, version.model_id)
+    return {
+        "version": version,
+        "verdict": newest,
+        "state": GATES[newest.outcome] if newest else GATES["pending"],
+        "checks": verdicts.check_views(newest.checks) if newest else [],
+        "history": [(each, GATES[each.outcome]) for each in history],
+        "why_not_approved": why_not_approved(version, newest),
+        "why_not_evaluated": "it is archived" if version.stage == "archived" else "",
+        "now": database.now(),
+    }
+
+
+def why_not_approved(version: model.ModelVersion, newest: model.Evaluation | None) -> str:
+    """Why it cannot be approved for production now; empty where it can."""
+    match version.stage:
+        case "production":
+            return f"it is approved: {version.approval_reason or 'no reason was given'}"
+        case "staging" if version.is_stale:
+            return "its base model has other files now: train it again"
+        case "staging":
+            return (
+                "" if newest is None or newest.outcome == "passed" else "its newest evaluation has not passed"
+            )
+        case "archived":
+            return "it is archived"
+        case _:
+            return "its gate has not passed"
+
+
+def _item(item: EvaluationItem) -> dict[str, Any]:
+    base, candidate = verdicts.differing(item.base_answer, item.answer)
+    return {"item": item, "base": base, "candidate": candidate}
+
+
+@router.get("/models/{model_id}/gate/stream")
+async def stream(request: Request, visitor: Present, context: Context, model_id: str) -> StreamingResponse:
+    version = await model_version(visitor.principal, context, model_id)
+
+    async def look(last: str) -> streams.Changes:
+        present = await job_readmodels.find_version_of_gate(context.service.database, version.model_id)
+        if present == last:
+            return streams.Changes(last)
+        shown = await _verdict(context, await model_version(visitor.principal, context, version.model_id))
+        html = render.text("gate_verdict.html.jinja", visitor=visitor, **shown)
+        return streams.Changes(present, (streams.part("verdict", html),))
+
+    return streams.follow(request, context, visitor, look)
+
+
+@router.post("/models/{model_id}/evaluate")
+async def evaluate(request: Request, sender: Sender, context: Context, model_id: str) -> Response:
+    await evaluations.evaluate(sender.principal, context, model_id)
+    return _answer(request, model_id, "Evaluation asked: the gate runs once more, with the suites of now.")
+
+
+@router.post("/models/{model_id}/approve")
+async def approve(
+    request: Request,
+    sender: Sender,
+    context: Context,
+    model_id: str,
+    reason: Annotated[str, Form(max_length=1000)] = "",
+    accept_without_holdout: Annotated[bool, Form()] = False,
+) -> Response:
+    body = Promote(reason=reason, accept_without_holdout=accept_without_holdout)
+    await models.promote(sender.principal, context, model_id, body)
+    return _answer(request, model_id, "Approved for production.")
+
+
+def _answer(request: Request, model_id: str, message: str) -> Response:
+    if "hx-request" not in request.headers:
+        return RedirectResponse(f"/models/{model_id}/gate", 303, render.HEADERS)
+    html = render.text("answer.html.jinja", message=message)
+    return Response(html, media_type="text/html", headers=render.HEADERS)

@@ -1,0 +1,318 @@
+"""A job: its curves, timeline, logs, checkpoints and settings, live, and what may be done with it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from pydantic import JsonValue
+
+from schemas.lifecycle import TERMINAL
+from services.gateway import job_readmodels, job_responses, readmodels, representations
+from services.gateway.deps import Caller, Context, Gateway, parse_cursor
+from services.gateway.errors import not_found
+from services.gateway.page import curves, formats, render, streams
+from services.gateway.page.sessions import Present, Sender, Visitor
+from services.gateway.page.views import Action, job_view
+from services.gateway.routes import jobs, progress
+from services.gateway.routes.jobs import job_of
+
+router = APIRouter()
+
+Tab = Literal["curves", "timeline", "logs", "checkpoints", "settings"]
+TABS: tuple[Tab, ...] = ("curves", "timeline", "logs", "checkpoints", "settings")
+EVENTS = 100
+CHECKPOINTS = 100
+STEPS_AT_ONCE = 2_000
+MAX_PIXELS = 4_000
+Metric = Literal["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes"]
+CHARTS: Mapping[Metric, Mapping[str, str]] = {
+    "loss": {"title": "Training loss", "unit": "nats per token", "smooth": "0.6", "scale": "linear"},
+    "valid_loss": {"title": "Validation loss", "unit": "nats per token", "smooth": "0", "scale": "linear"},
+    "learning_rate": {"title": "Learning rate", "unit": "per step", "smooth": "0", "scale": "linear"},
+    "grad_norm": {"title": "Gradient norm", "unit": "before clipping", "smooth": "0.6", "scale": "log"},
+    "tokens_per_second": {"title": "Speed", "unit": "tokens/s", "smooth": "0", "scale": "linear"},
+    "memory_bytes": {"title": "Memory", "unit": "GiB", "smooth": "0", "scale": "linear"},
+}
+MARKS = ("TrainingResumed", "TrainingStopped", "TrainingFailed")
+COMMANDS: Mapping[Action, Callable[..., Awaitable[job_responses.Job]]] = {
+    "pause": jobs.pause,
+    "resume": jobs.resume,
+    "cancel": jobs.cancel,
+    "retry": jobs.retry,
+    "continue": partial(jobs.retry, from_checkpoint=True),
+}
+DONE: Mapping[Action, str] = {
+    "pause": "Pause asked. It saves a checkpoint first, which may take a while.",
+    "resume": "Resume asked. The job waits for its place in the queue.",
+    "cancel": "Cancel asked.",
+    "retry": "Retry asked.",
+    "continue": "Retry asked, from the newest checkpoint.",
+}
+
+
+@router.get("/jobs/{job_id}/stream")
+async def stream(
+    request: Request, visitor: Present, context: Context, job_id: str, tab: Tab = "curves", step: int = 0
+) -> StreamingResponse:
+    """`step`: the last one that the page has drawn; it is part of the id, and so counts for the first time alone."""
+    caller, database = visitor.principal, context.service.database
+    await job_of(caller, context, job_id)
+
+    async def look(last: str) -> streams.Changes:
+        known, event_id, last_step = _parsed(last, step)
+        version = await job_readmodels.find_job_version(database, job_id, caller.tenant) or ""
+        if version == known:
+            return streams.Changes(last)
+        parts = await _head(visitor, context, job_id)
+        if tab == "curves":
+            steps, last_step = await _new_steps(context, job_id, last_step)
+            parts += steps
+        elif tab == "timeline":
+            events, event_id = await _new_events(context, job_id, event_id)
+            parts += events
+        elif tab == "checkpoints":
+            shown = await _checkpoints(caller, context, job_id)
+            parts.append(
+                streams.part(
+                    "checkpoints", render.text("job_checkpoints.html.jinja", now=database.now(), **shown)
+                )
+            )
+        return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}", tuple(parts))
+
+    return streams.follow(request, context, visitor, look)
+
+
+def _parsed(last: str, step: int) -> tuple[str, int, int]:
+    version, _, rest = last.partition("/")
+    event_id, _, last_step = rest.partition("/")
+    is_ours = event_id.isdecimal() and last_step.isdecimal()
+    return (version, int(event_id), int(last_step)) if is_ours else ("", -1, step)
+
+
+async def _head(visitor: Visitor, context: Gateway, job_id: str) -> list[streams.Event]:
+    now = context.service.database.now()
+    view = job_view(await job_of(visitor.principal, context, job_id), now=now)
+    values = {"job": view, "visitor": visitor, "now": now}
+    return [
+        streams.part("job-head", render.text("job_head.html.jinja", **values)),
+        streams.part("job-commands", render.text("job_commands.html.jinja", **values)),
+    ]
+
+
+async def _new_steps(context: Gateway, job_id: str, last: int) -> tuple[list[streams.Event], int]:
+    """Steps after the last one; where there are more than a stream should carry, the page asks for curves again."""
+    database = context.service.database
+    rows = await readmodels.list_steps(database, job_id, after=last, limit=STEPS_AT_ONCE)
+    if not rows:
+        return [], last
+    if len(rows) == STEPS_AT_ONCE:
+        return [("redraw", None)], max(rows[-1].step, await _last_step(context, job_id))
+    points: list[JsonValue] = [_point(representations.recorded_step(row)) for row in rows]
+    return [("steps", points)], rows[-1].step
+
+
+async def _last_step(context: Gateway, job_id: str) -> int:
+    recorded = await readmodels.recorded_steps(context.service.database, job_id)
+    return recorded.last_recorded if recorded else 0
+
+
+def _point(step: job_responses.RecordedStep) -> dict[str, JsonValue]:
+    valid = step.valid_loss if step.full_valid_loss is None else step.full_valid_loss
+    point: dict[str, JsonValue] = {"step": step.step, "attempt": step.attempt, "valid_loss": valid}
+    return point | {name: getattr(step, name) for name in CHARTS if name != "valid_loss"}
+
+
+async def _new_events(context: Gateway, job_id: str, last: int) -> tuple[list[streams.Event], int]:
+    """Events after the last one; for a page that has just been loaded, where it stands."""
+    database = context.service.database
+    if last < 0:
+        newest = await readmodels.events_before(database, job_id, before=None, limit=1)
+        return [], newest[0].id if newest else 0
+    rows = await readmodels.events_after(database, job_id, after=last)
+    if not rows:
+        return [], last
+    html = render.text("job_events.html.jinja", events=[*reversed(rows)], now=database.now())
+    return [("events", {"html": html, "count": len(rows)})], rows[-1].id
+
+
+@router.get("/jobs/{job_id}/curve")
+async def curve(
+    visitor: Present,
+    context: Context,
+    job_id: str,
+    metric: Metric,
+    pixels: Annotated[int, Query(ge=10, le=MAX_PIXELS)] = 800,
+    weight: Annotated[float, Query(ge=0, le=curves.MAX_WEIGHT)] = 0.0,
+    first: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    last: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+) -> JSONResponse:
+    await job_of(visitor.principal, context, job_id)
+    points = await job_readmodels.find_curve(context.service.database, job_id, metric)
+    draw = partial(curves.curve, weight=weight, pixels=pixels, first=first, last=last)
+    drawn = await asyncio.to_thread(draw, points.steps, points.values)
+    return JSONResponse(vars(drawn), headers={"cache-control": "no-store"})
+
+
+@router.get("/jobs/{job_id}/log")
+async def log_after(
+    visitor: Present,
+    context: Context,
+    job_id: str,
+    attempt: Annotated[int, Query(ge=0, lt=2**31)],
+    node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    after: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
+) -> JSONResponse:
+    log = await progress.logs(visitor.principal, context, job_id, attempt=attempt, node=node, after=after)
+    return JSONResponse({"text": log.text, "next": log.next}, headers={"cache-control": "no-store"})
+
+
+@router.get("/jobs/{job_id}")
+async def job(request: Request, visitor: Present, context: Context, job_id: str) -> Response:
+    return await _page(request, visitor, context, job_id, "curves")
+
+
+@router.get("/jobs/{job_id}/{tab}")
+async def job_tab(
+    request: Request,
+    visitor: Present,
+    context: Context,
+    job_id: str,
+    tab: Tab,
+    after: str | None = None,
+    attempt: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+) -> Response:
+    return await _page(request, visitor, context, job_id, tab, after=after, attempt=attempt, node=node)
+
+
+async def _page(
+    request: Request, visitor: Visitor, context: Gateway, job_id: str, tab: Tab, **options: Any
+) -> Response:
+    caller, database = visitor.principal, context.service.database
+    row = await job_of(caller, context, job_id)
+    view = job_view(row, now=database.now())
+    shown = await CONTENTS[tab](caller, context, job_id, **options)
+    return render.page(
+        request,
+        f"job_{tab}_tab.html.jinja",
+        visitor,
+        job=view,
+        tab=tab,
+        tabs=TABS,
+        now=database.now(),
+        stream=None if row.state in TERMINAL else f"/jobs/{job_id}/stream?tab={tab}",
+        **shown,
+    )
+
+
+async def _curves(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
+    row = await job_of(caller, context, job_id)
+    memory = row.preparation and row.preparation.device_memory_bytes
+    return {
+        "charts": CHARTS,
+        "marks": await _marks(context, job_id),
+        "limits": {"memory_bytes": memory} if memory else {},
+        "num_steps": row.num_steps,
+        "has_steps": await _last_step(context, job_id) > 0,
+    }
+
+
+async def _marks(context: Gateway, job_id: str) -> list[dict[str, JsonValue]]:
+    """Where attempts ended and were resumed, with their certificates."""
+    database = context.service.database
+    events = await job_readmodels.find_events_of_types(database, job_id, MARKS)
+    marks: list[dict[str, JsonValue]] = []
+    for event in events:
+        certificate = event.data.get("certificate")
+        if isinstance(certificate, dict):
+            marks.append({"step": certificate["step"], "kind": "resumed", "text": event.message})
+        else:
+            marks.append({"step": event.data["last_step"], "kind": "stopped", "text": event.message})
+    return marks
+
+
+async def _timeline(
+    caller: Caller, context: Gateway, job_id: str, *, after: str | None = None, **options: Any
+) -> dict[str, Any]:
+    before = parse_cursor(after, "ftevent", param="after")
+    rows = await readmodels.events_before(context.service.database, job_id, before=before, limit=EVENTS + 1)
+    following = f"/jobs/{job_id}/timeline?after=ftevent-{rows[EVENTS - 1].id}" if len(rows) > EVENTS else None
+    return {"events": rows[:EVENTS], "next": following, "is_first": after is None}
+
+
+async def _logs(
+    caller: Caller,
+    context: Gateway,
+    job_id: str,
+    *,
+    attempt: int | None = None,
+    node: int = 0,
+    **options: Any,
+) -> dict[str, Any]:
+    row = await job_of(caller, context, job_id)
+    log = await progress.logs(caller, context, job_id, attempt=attempt, node=node, after=-1)
+    nodes = await job_readmodels.count_nodes(context.service.database, job_id, log.attempt)
+    return {
+        "log": log,
+        "attempts": range(1, row.attempt + 1),
+        "nodes": range(max(nodes, node + 1)),
+        "is_live": log.attempt == row.attempt and row.state not in TERMINAL,
+    }
+
+
+async def _checkpoints(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
+    rows = await readmodels.list_checkpoints(
+        context.service.database, job_id, caller.tenant, before=None, limit=CHECKPOINTS + 1
+    )
+    shown = [representations.checkpoint(row) for row in rows[:CHECKPOINTS]]
+    times = [row.created_at for row in rows[:CHECKPOINTS]]
+    return {
+        "checkpoints": [*zip(shown, times, strict=True)],
+        "has_more": len(rows) > CHECKPOINTS,
+    }
+
+
+async def _settings(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
+    row = await job_of(caller, context, job_id)
+    answer = representations.job(row)
+    return {"settings": [*_flat(answer.retune.recipe)], "spec": row.spec}
+
+
+def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for name, value in sorted(values.items()):
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", formats.NONE if value is None else str(value)))
+    return rows
+
+
+CONTENTS: Mapping[Tab, Callable[..., Awaitable[dict[str, Any]]]] = {
+    "curves": _curves,
+    "timeline": _timeline,
+    "logs": _logs,
+    "checkpoints": _checkpoints,
+    "settings": _settings,
+}
+
+
+@router.post("/jobs/{job_id}/{action}")
+async def command(
+    request: Request, sender: Sender, context: Context, job_id: str, action: Action
+) -> Response:
+    """What the route of programs does, which waits a moment for the answer; the page itself changes by events."""
+    if action not in COMMANDS:
+        raise not_found("action", action)
+    answer = await COMMANDS[action](sender.principal, context, job_id)
+    target = f"/jobs/{answer.id}"
+    if "hx-request" not in request.headers:
+        return RedirectResponse(target, 303, render.HEADERS)
+    if answer.id != job_id:
+        return Response(headers={"hx-redirect": target, **render.HEADERS})
+    now = context.service.database.now()
+    html = render.text("answer.html.jinja", message=f"{DONE[action]} {formats.clock(now)} UTC")
+    return Response(html, media_type="text/html", headers=render.HEADERS)

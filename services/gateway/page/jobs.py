@@ -1,0 +1,182 @@
+"""The list of jobs: searched, filtered, sorted and paged by Postgres, and live."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from services.gateway import job_readmodels, readmodels
+from services.gateway.deps import Context, Gateway, invalid_cursor
+from services.gateway.job_readmodels import JobOrder
+from services.gateway.page import render, search, streams
+from services.gateway.page.sessions import Present, Visitor
+from services.gateway.page.views import JobView, job_view
+
+router = APIRouter()
+
+ROWS = 50
+ORDERS: Mapping[JobOrder, str] = {
+    "created": "newest first",
+    "ended": "last ended first",
+    "cost": "most expensive first",
+    "loss": "lowest validation loss first",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the address of the list says."""
+
+    q: str
+    sort: JobOrder
+    after: str | None
+
+    def address(self, **changes: str | None) -> str:
+        values = {"q": self.q, "sort": self.sort, "after": self.after} | changes
+        defaults = {"sort": "created"}
+        chosen = {name: value for name, value in values.items() if value and value != defaults.get(name)}
+        return f"/jobs?{urlencode(chosen)}" if chosen else "/jobs"
+
+
+def asked(
+    q: Annotated[str, Query(max_length=500)] = "", sort: JobOrder = "created", after: str | None = None
+) -> Asked:
+    return Asked(q.strip(), sort, after or None)
+
+
+Listed = Annotated[Asked, Depends(asked)]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A group of states to filter by, with how many jobs there are."""
+
+    word: str
+    count: int
+    address: str
+    is_chosen: bool
+
+
+@router.get("/jobs")
+async def jobs(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
+    tenant, database = visitor.principal.tenant, context.service.database
+    if listed.q.startswith("ftjob-") and await readmodels.find_job(database, listed.q, tenant):
+        return RedirectResponse(f"/jobs/{listed.q}", 303, render.HEADERS)
+    views, has_more = await _rows(context, visitor, listed)
+    counts = await job_readmodels.count_jobs(database, tenant, search.parse(listed.q))
+    return _list(request, visitor, listed, views, has_more=has_more, counts=counts, now=database.now())
+
+
+def _list(
+    request: Request,
+    visitor: Visitor,
+    listed: Asked,
+    views: list[JobView],
+    *,
+    has_more: bool,
+    counts: Mapping[str, int],
+    now: datetime,
+) -> HTMLResponse:
+    chosen = search.parse(listed.q).states
+    matching = sum(count for state, count in counts.items() if not chosen or state in chosen)
+    present = {"last": _digest({view.id: view.version for view in views}, newer=0)}
+    present |= {"newest": views[0].id} if views else {}
+    address = f"/jobs/stream?{urlencode({**vars(listed), 'after': listed.after or '', **present})}"
+    return render.page(
+        request,
+        "jobs.html.jinja",
+        visitor,
+        jobs=views,
+        listed=listed,
+        chips=_chips(listed, counts),
+        total=sum(counts.values()),
+        matching=matching,
+        orders={name: (label, listed.address(sort=name, after=None)) for name, label in ORDERS.items()},
+        next=listed.address(after=views[-1].id) if has_more else None,
+        stream=address,
+        now=now,
+        rows=ROWS,
+    )
+
+
+def _chips(listed: Asked, counts: Mapping[str, int]) -> list[Chip]:
+    groups = {"": [*counts]} | {name: [*states] for name, states in search.GROUPS.items()}
+    return [
+        Chip(
+            word=name or "all",
+            count=sum(counts.get(state, 0) for state in states),
+            address=listed.address(q=search.with_status(listed.q, name), after=None),
+            is_chosen=search.has_status(listed.q, name),
+        )
+        for name, states in groups.items()
+    ]
+
+
+async def _rows(
+    context: Gateway, visitor: Visitor, listed: Asked, *, limit: int = ROWS
+) -> tuple[list[JobView], bool]:
+    """The jobs of this page of the list, and whether there are more."""
+    tenant, database = visitor.principal.tenant, context.service.database
+    job_filter = search.parse(listed.q)
+    if listed.after and await readmodels.find_job(database, listed.after, tenant) is None:
+        raise invalid_cursor(listed.after)
+    rows = await job_readmodels.list_jobs(
+        database, tenant, job_filter, order=listed.sort, after=listed.after, limit=limit + 1
+    )
+    return [job_view(row, now=database.now()) for row in rows[:limit]], len(rows) > limit
+
+
+@router.get("/jobs/stream")
+async def stream(
+    request: Request, visitor: Present, context: Context, listed: Listed, newest: str | None = None
+) -> StreamingResponse:
+    """Rows that changed, and how many newer jobs there are; the list stays as it is until it is loaded again.
+
+    `newest`: the first job of a list that begins with the newest. Where a new job comes into any other is not known
+    without that list.
+    """
+    tenant, database = visitor.principal.tenant, context.service.database
+    job_filter = search.parse(listed.q)
+    is_from_newest = listed.sort == "created" and listed.after is None
+
+    async def count_newer() -> int:
+        if not is_from_newest:
+            return 0
+        return await job_readmodels.count_newer_jobs(database, tenant, job_filter, newest)
+
+    skipped = min(await count_newer(), ROWS) if newest else 0
+    views, _ = await _rows(context, visitor, listed, limit=ROWS + skipped)
+    job_ids = [view.id for view in views[skipped:]]
+    sent: dict[str, str] = {}
+
+    async def look(last: str) -> streams.Changes:
+        versions = await job_readmodels.find_versions_of_jobs(database, tenant, job_ids)
+        newer = await count_newer()
+        present = _digest(versions, newer=newer)
+        changed = [job_id for job_id in job_ids if versions.get(job_id) != sent.get(job_id)]
+        sent.update(versions)
+        if present == last:
+            return streams.Changes(last)
+        parts = [await _row_part(context, tenant, job_id) for job_id in changed]
+        return streams.Changes(present, (*(each for each in parts if each), ("newer", newer)))
+
+    return streams.follow(request, context, visitor, look)
+
+
+def _digest(versions: Mapping[str, str], *, newer: int) -> str:
+    return hashlib.sha256(f"{sorted(versions.items())} {newer}".encode()).hexdigest()[:16]
+
+
+async def _row_part(context: Gateway, tenant: str, job_id: str) -> streams.Event | None:
+    database = context.service.database
+    row = await readmodels.find_job(database, job_id, tenant)
+    if row is None:
+        return None
+    now = database.now()
+    html = render.text("job_row.html.jinja", job=job_view(row, now=now), now=now)
+    return streams.part(f"job-{job_id}", html)

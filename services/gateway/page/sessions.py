@@ -1,0 +1,109 @@
+"""Who looks at the page: a cookie that stands for an API key and opens nothing once the key is revoked.
+
+The cookie has 256 random bits of its own, of which Postgres has the sha256. SameSite=Strict keeps it from requests
+that another site begins; beside it, each form has a token that follows from the cookie, and a request that a browser
+says to come from elsewhere is refused.
+"""
+
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Form, Header, Request, Response
+
+from services.gateway import store
+from services.gateway.access import Principal, is_same_key
+from services.gateway.deps import Context
+from services.gateway.errors import ApiError
+
+COOKIE = "retune_session"
+LIFETIME = timedelta(days=7)
+OWN_SITES = ("same-origin", "none")
+"""What `Sec-Fetch-Site` says of a request from our own page, or of one that a person typed."""
+
+
+@dataclass(frozen=True)
+class Visitor:
+    principal: Principal
+    csrf: str
+    """What every form of the session carries."""
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def csrf_of(token: str) -> str:
+    """Follows from the cookie, which no other site can read; the cookie does not follow from it."""
+    return hashlib.sha256(f"csrf {token}".encode()).hexdigest()
+
+
+def is_over_tls(request: Request) -> bool:
+    """By the connection, or by the word of a proxy, which can do no harm: it makes the cookie stricter."""
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip()
+    return "https" in (request.url.scheme, forwarded)
+
+
+def set_cookie(request: Request, response: Response, token: str) -> None:
+    response.set_cookie(
+        COOKIE,
+        token,
+        max_age=int(LIFETIME.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=is_over_tls(request),
+    )
+
+
+async def visitor(request: Request, context: Context) -> Visitor:
+    """Raises ApiError 401, which the page answers with its login."""
+    token = request.cookies.get(COOKIE, "")
+    caller = await store.find_visitor(context.service.database, token, context.settings.quotas)
+    if caller is None:
+        raise ApiError(401, "log in: the session or its API key has ended", code="not_logged_in")
+    context.rates.take(caller.key_id, caller.quotas.requests_per_minute, now=time.monotonic())
+    return Visitor(caller, csrf_of(token))
+
+
+async def sender(
+    request: Request,
+    present: Annotated[Visitor, Depends(visitor)],
+    csrf: Annotated[str, Form()] = "",
+    csrf_header: Annotated[str, Header(alias="x-csrf-token")] = "",
+) -> Visitor:
+    """Who sends a form of our own. Raises ApiError 403 for any other."""
+    require_own_site(request)
+    if not is_same_key(csrf or csrf_header, present.csrf):
+        raise ApiError(403, "the form is of another session: load the page again", code="csrf_failed")
+    return present
+
+
+def require_own_site(request: Request) -> None:
+    """Raises ApiError where the browser says that another site sends the request. A client that says nothing of the
+    kind is no browser, which nobody else can make send a cookie.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        is_own = site in OWN_SITES
+    else:
+        is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    if not is_own:
+        raise ApiError(403, "another site sent this form: open the page itself", code="foreign_site")
+
+
+def safe_path(path: str) -> str:
+    """Return where a login leads: a path of this page, never another site."""
+    parts = urlsplit(path)
+    is_ours = (
+        path.startswith("/") and not parts.netloc and not parts.scheme and not path.startswith(("//", "/\\"))
+    )
+    return path if is_ours and path.isprintable() else "/"
+
+
+Present = Annotated[Visitor, Depends(visitor)]
+Sender = Annotated[Visitor, Depends(sender)]

@@ -1,0 +1,212 @@
+// What every page does: the theme, ages, copying, dialogs, keys, and one stream of changes with how fresh it is.
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// Theme: kept in a cookie, so that the server writes it into the page and nothing flashes.
+$("#theme")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  document.cookie = `retune_theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
+  document.dispatchEvent(new CustomEvent("theme"));
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new CustomEvent("theme")));
+
+// Ages go on by themselves, as the server writes them.
+function age(seconds) {
+  if (seconds < 5) return "just now";
+  for (const [unit, name] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]])
+    if (seconds >= unit) return `${Math.floor(seconds / unit)} ${name} ago`;
+}
+setInterval(() => $$("time").forEach((time) => {
+  if (/ago$|^just now$/.test(time.textContent)) time.textContent = age((Date.now() - Date.parse(time.dateTime)) / 1000);
+}), 10000);
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy],[data-opens],[data-closes]");
+  if (!button) return;
+  if (button.dataset.opens) $(`#${CSS.escape(button.dataset.opens)}`)?.showModal();
+  else if ("closes" in button.dataset) button.closest("dialog").close();
+  else if (navigator.clipboard) {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.title = "copied";
+  } else {
+    getSelection().selectAllChildren(button.previousElementSibling);
+    button.title = "selected: press Ctrl+C";
+  }
+});
+
+// A form that commands says at once that it was sent; the answer comes from the server, the state from its events.
+document.addEventListener("submit", (event) => {
+  const action = event.target.dataset.asks;
+  if (!action) return;
+  event.target.closest("dialog")?.close();
+  const now = new Date().toISOString().slice(11, 19);
+  const answer = $("#answer");
+  answer.innerHTML = '<p class="notice" role="status"></p>';
+  answer.firstChild.textContent = `${action} asked ${now} UTC`;
+  setTimeout(() => {
+    if (answer.firstChild?.textContent === `${action} asked ${now} UTC`) answer.firstChild.textContent += ", waiting: it is safe to leave this page";
+  }, 10000);
+});
+document.addEventListener("htmx:error", () => {
+  const answer = $("#answer");
+  if (answer) answer.innerHTML = '<p class="notice bad" role="alert">The server did not answer. Nothing may have happened: look at the state above, then try again.</p>';
+});
+
+// Keys, but never while somebody types.
+let isPrefix = false;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select,textarea,[contenteditable],dialog")) return;
+  const rows = $$("#list tbody tr a");
+  const at = rows.indexOf(document.activeElement);
+  if (isPrefix) {
+    isPrefix = false;
+    if (event.key === "n") location.href = "/";
+    if (event.key === "j") location.href = "/jobs";
+    if (event.key === "m") location.href = "/models";
+    if (event.key === "d") location.href = "/deployments";
+  } else if (event.key === "g") isPrefix = true;
+  else if (event.key === "/") { $("[data-filter]")?.focus(); event.preventDefault(); }
+  else if (event.key === "j" && rows.length) rows[Math.min(at + 1, rows.length - 1)].focus();
+  else if (event.key === "k" && rows.length) rows[Math.max(at - 1, 0)].focus();
+});
+
+// Replaces what is in an element and keeps the focus, the scroll position and an open dialog.
+function put(id, html) {
+  const element = document.getElementById(id);
+  if (!element || element.innerHTML === html || $("dialog[open]", element)) return;
+  const focused = element.contains(document.activeElement) ? focusables(element).indexOf(document.activeElement) : -1;
+  element.innerHTML = html;
+  if (focused >= 0) focusables(element)[focused]?.focus({ preventScroll: true });
+  window.htmx?.process(element);
+}
+const focusables = (root) => $$("a,button,input,select,textarea", root);
+
+// The stream. Ours is a new EventSource after each end: the browser's own gives up for good after one refusal.
+const live = $("#live"), bar = $("#stale");
+const LATE_MS = 8000, BAR_MS = 5000, LONGEST_MS = 30000;
+let source, lastId = "", heardAt = 0, lostAt = 0, tries = 0, retry, missed = 0, isCatchingUp = false;
+
+function address() {
+  const list = $("#list");
+  const path = list ? list.dataset.stream : document.body.dataset.stream;
+  if (!path) return null;
+  const url = new URL(path, location.href);
+  if (lastId) url.searchParams.set("last", lastId);
+  document.dispatchEvent(new CustomEvent("stream:address", { detail: url }));
+  return url;
+}
+
+function show(state, text = state) {
+  if (!live || (live.dataset.state === state && live.textContent === text)) return;
+  live.dataset.state = state;
+  live.textContent = text;
+  document.body.classList.toggle("is-stale", state === "reconnecting");
+}
+
+function open() {
+  close();
+  const url = address();
+  if (!url || document.hidden) return;
+  source = new EventSource(url);
+  const listen = (name, does) => source.addEventListener(name, (event) => {
+    lastId = event.lastEventId;
+    heardAt = Date.now();
+    if (isCatchingUp) missed += name === "ready" ? 0 : 1;
+    does(event.data ? JSON.parse(event.data) : null);
+  });
+  listen("ready", ready);
+  listen("ping", () => show("live"));
+  listen("ended", () => { close(); location.href = "/login"; });
+  listen("part", ({ id, html }) => put(id, html));
+  listen("newer", newer);
+  for (const name of ["steps", "redraw", "events"]) listen(name, (data) => document.dispatchEvent(new CustomEvent(`stream:${name}`, { detail: data })));
+  source.onerror = () => { close(); lost(); };
+}
+
+function close() {
+  source?.close();
+  source = undefined;
+  clearTimeout(retry);
+}
+
+function ready() {
+  show("live");
+  if (lostAt && !bar.hidden) {
+    bar.textContent = `caught up, ${missed} change${missed === 1 ? "" : "s"}`;
+    setTimeout(() => { if (live.dataset.state === "live") bar.hidden = true; }, 4000);
+  }
+  lostAt = tries = missed = 0;
+  isCatchingUp = false;
+}
+
+function lost() {
+  lostAt ||= Date.now();
+  isCatchingUp = true;
+  show("reconnecting");
+  const wait = Math.min(1000 * 2 ** tries++, LONGEST_MS);
+  const next = Date.now() + wait;
+  retry = setTimeout(open, wait);
+  const tell = () => {
+    if (!lostAt || Date.now() - lostAt < BAR_MS) return;
+    const seconds = Math.max(0, Math.ceil((next - Date.now()) / 1000));
+    bar.hidden = false;
+    bar.textContent = `not live since ${new Date(lostAt).toISOString().slice(11, 19)} UTC, next try in ${seconds} s `;
+    const now = document.createElement("button");
+    now.textContent = "now";
+    now.onclick = open;
+    bar.append(now);
+  };
+  tell();
+  clearInterval(telling);
+  telling = setInterval(tell, 1000);
+}
+let telling;
+
+function newer(count) {
+  const line = $("#newer");
+  if (!line || !count) return;
+  line.hidden = false;
+  line.innerHTML = `<a href="">show ${count} new</a>`;
+  line.firstChild.href = location.href;
+}
+
+setInterval(() => { if (source && heardAt && Date.now() - heardAt > LATE_MS) show("late", "late"); }, 1000);
+// A browser carries six streams of one server at once: a page that nobody looks at gives its own back.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) { close(); show("paused"); } else open();
+});
+addEventListener("pagehide", close);
+document.addEventListener("htmx:after:swap", () => { if ($("#list")) { lastId = ""; open(); } });
+document.addEventListener("stream:events", ({ detail }) => {
+  const body = $("#events");
+  if (!body) return;
+  const top = body.getBoundingClientRect().top;
+  body.insertAdjacentHTML("afterbegin", detail.html);
+  if (top < 0) scrollBy(0, body.firstElementChild.getBoundingClientRect().height * detail.count);
+});
+if (live) open();
+
+// A log goes on while its end is in sight.
+const log = $("#log[data-log]");
+if (log) {
+  const more = async () => {
+    if (!document.hidden && $("#follow").checked) {
+      const answer = await fetch(`${log.dataset.log}&after=${log.dataset.after}`).catch(() => null);
+      if (answer?.ok) {
+        const { text, next } = await answer.json();
+        const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+        if (text) {
+          if (log.dataset.after === "-1") log.textContent = "";
+          log.append(text);
+          log.dataset.after = next;
+          if (isAtEnd) log.scrollTop = log.scrollHeight;
+        }
+      }
+    }
+    setTimeout(more, 2000);
+  };
+  log.scrollTop = log.scrollHeight;
+  setTimeout(more, 2000);
+}

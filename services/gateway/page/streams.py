@@ -1,0 +1,77 @@
+"""One stream of server-sent events for each open page: what changed since the id that the browser had last."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from pydantic import JsonValue
+
+from services.gateway import store
+from services.gateway.deps import Gateway
+from services.gateway.page.sessions import COOKIE, Visitor
+from services.gateway.rates import HeldResponse
+
+POLL_SECONDS = 0.5
+PING_SECONDS = 4.0
+MAX_ID_CHARACTERS = 100
+
+
+Event = tuple[str, JsonValue]
+"""Name and data."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    id: str
+    """What the browser names when it comes back: it holds all that is known of what the page shows."""
+    events: tuple[Event, ...] = ()
+
+
+Look = Callable[[str], Awaitable[Changes]]
+"""Takes the id of the last changes, empty at first."""
+
+
+def part(element_id: str, html: str) -> Event:
+    """The new content of an element of the page."""
+    return "part", {"id": element_id, "html": html}
+
+
+def follow(request: Request, context: Gateway, visitor: Visitor, look: Look) -> StreamingResponse:
+    caller = visitor.principal
+    last = request.headers.get("last-event-id") or request.query_params.get("last", "")
+    with ExitStack() as held:
+        held.enter_context(context.streams.hold(caller.tenant, caller.quotas.streams))
+        events = _events(context, request.cookies[COOKIE], look, last[:MAX_ID_CHARACTERS])
+        return HeldResponse(
+            events,
+            held.pop_all(),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+
+async def _events(context: Gateway, token: str, look: Look, last: str) -> AsyncIterator[str]:
+    """Ends with this process, and with the session; `ready` says that nothing older is to come."""
+    pinged_at = float("-inf")
+    while not context.is_stopping:
+        changes = await look(last)
+        for name, data in changes.events:
+            yield _event(name, data, changes.id)
+        last = changes.id
+        if time.monotonic() - pinged_at > PING_SECONDS:
+            database, quotas = context.service.database, context.settings.quotas
+            if await store.find_visitor(database, token, quotas) is None:
+                yield _event("ended", None, last)
+                return
+            yield _event("ready" if pinged_at < 0 else "ping", None, last)
+            pinged_at = time.monotonic()
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _event(name: str, data: JsonValue, event_id: str) -> str:
+    return f"id: {event_id}\nevent: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,143 @@
+"""The page in a real browser: nothing violates its policy, it is live, and it can be used by keyboard alone."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.cache import cache_folder
+from schemas.training import StepsRecorded
+from services.gateway.page import assets
+from tests import browser
+from tests.integration.gateway_world import ENV, World, a_step, world
+from tests.integration.page_world import Shown, populate
+
+playwright = browser.require()
+expect = playwright.expect
+
+__all__ = ["world"]
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
+    ),
+    # Its driver is a process whose pipes are closed after the loop.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WORST = ("serious", "critical")
+LIVE = "#live[data-state=live]"
+
+
+@pytest.fixture(scope="module")
+async def shown(world: World) -> Shown:
+    return await populate(world)
+
+
+@pytest.fixture(scope="module")
+async def chromium(shown: Shown) -> AsyncIterator[Any]:
+    async with browser.opened(playwright) as chromium:
+        yield chromium
+
+
+def axe() -> Path:
+    found = sorted(cache_folder().glob("page-*/node_modules/axe-core/axe.min.js"))
+    if not found:
+        pytest.skip("axe-core is not there: `make setup` copies it")
+    return found[-1]
+
+
+async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.context.clear_cookies()
+        await page.goto("/jobs")
+        await page.fill("#key", world.keys["demo"])
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.keyboard.press("/")
+        await page.keyboard.type("support")
+        await expect(page.locator("#list tbody tr")).to_have_count(1)
+        assert page.url.endswith("q=support&sort=created")
+        await page.locator("body").press("Tab")
+        await page.evaluate("() => document.activeElement.blur()")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/jobs/{shown.running}")
+        value = page.locator("[data-metric=loss] [data-value]")
+        await expect(value).to_contain_text("at step 2,000")
+        await expect(page.locator("[data-metric=memory_bytes] canvas")).to_be_visible()
+        await expect(page.locator(LIVE)).to_be_visible()
+        recorded = StepsRecorded(
+            job_id=shown.running, tenant="demo", attempt=1, steps=(a_step(2001), a_step(2002))
+        )
+        await world.voices.say("runner", recorded)
+        await expect(value).to_contain_text("2.000 at step 2,002")
+        await expect(page.locator("#job-head")).to_contain_text("2,002 of 3,000 steps")
+
+
+async def test_a_page_whose_gateway_restarts_says_so_and_catches_up(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs/{shown.queued}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await world.stack.stop("gateway")
+        await expect(page.locator("#live[data-state=reconnecting]")).to_be_visible()
+        await expect(page.locator("#stale")).to_contain_text("not live since", timeout=15_000)
+        await world.db.execute("UPDATE job SET cost = 4.5 WHERE job_id = $1", shown.queued)
+        await world.stack.start("gateway", env=ENV)
+        await world.stack.wait_healthy("gateway")
+        await expect(page.locator("#job-head")).to_contain_text("$4.50", timeout=40_000)
+        await expect(page.locator(LIVE)).to_be_visible()
+
+
+async def test_a_command_asks_first_and_keeps_the_page(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs/{shown.queued}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("button", name="Cancel job…").click()
+        await expect(page.locator("dialog")).to_contain_text("It ends before its first step")
+        await page.keyboard.press("Escape")
+        assert "CancelJob" not in world.ear.types(shown.queued)
+        await page.get_by_role("button", name="Cancel job…").click()
+        await page.locator("dialog").get_by_role("button", name="Cancel job").click()
+        await expect(page.locator("#answer")).to_contain_text("cancel asked")
+        assert (await world.heard(shown.queued, "CancelJob")).message.tenant == "demo"
+        await expect(page.locator("#answer")).to_contain_text("Cancel asked.")
+
+
+@pytest.mark.parametrize(("theme", "size"), [("light", browser.DESKTOP), ("dark", browser.PHONE)])
+async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme, size):
+    """No serious finding of axe, and no page that has to be moved sideways."""
+    paths = (
+        "/",
+        "/jobs",
+        f"/jobs/{shown.running}",
+        f"/jobs/{shown.running}/timeline",
+        f"/jobs/{shown.failed}/settings",
+    )
+    async with browser.visiting(chromium, world, theme=theme, size=size) as page:
+        for path in (
+            *paths,
+            f"/models/{shown.model.model_id}/gate",
+            f"/models/{shown.served.model_id}",
+            "/models",
+            "/deployments",
+            "/login",
+            "/nowhere",
+        ):
+            await page.goto(path)
+            width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
+            assert width <= visible, path
+            await page.evaluate(axe().read_text())
+            options = {"runOnly": ["wcag2a", "wcag2aa"]}
+            result = await page.evaluate("(options) => axe.run(document, options)", options)
+            findings = [
+                f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
+                for each in result["violations"]
+                if each["impact"] in WORST
+                for node in each["nodes"]
+            ]
+            assert findings == [], path

@@ -1,0 +1,59 @@
+"""`make screenshots`: a PNG of every page, light and dark, on a desktop and a phone, to be looked at one by one."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from deploy.local.stack import Stack
+from tests import browser
+from tests.integration.gateway_world import opened
+from tests.integration.page_world import Shown, add_many_jobs, populate
+
+FOLDER = Path("build/screenshots")
+SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
+
+
+def addresses(shown: Shown) -> dict[str, str]:
+    """Name of each picture and the page that is on it."""
+    return {
+        "now": "/",
+        "jobs": "/jobs",
+        "jobs-search": "/jobs?q=status%3Afailed+sweep",
+        "jobs-none": "/jobs?q=nothing-like-this",
+        "job-curves": f"/jobs/{shown.running}",
+        "job-queued": f"/jobs/{shown.queued}",
+        "job-timeline": f"/jobs/{shown.running}/timeline",
+        "job-logs": f"/jobs/{shown.running}/logs",
+        "job-checkpoints": f"/jobs/{shown.running}/checkpoints",
+        "job-settings": f"/jobs/{shown.running}/settings",
+        "job-failed": f"/jobs/{shown.failed}/timeline",
+        "models": "/models",
+        "model": f"/models/{shown.served.model_id}",
+        "deployments": "/deployments",
+        "gate": f"/models/{shown.model.model_id}/gate",
+        "not-found": "/jobs/ftjob-nobody",
+    }
+
+
+async def take(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    playwright = browser.require()
+    stack = Stack(Path(tempfile.mkdtemp()) / "state", tenants=("demo", "other"))
+    await stack.up(())
+    try:
+        async with opened(stack) as world, browser.opened(playwright) as chromium:
+            shown = await populate(world)
+            await add_many_jobs(world, "demo", 120)
+            for theme in ("light", "dark"):
+                for size, pixels in SIZES.items():
+                    async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:
+                        for name, address in addresses(shown).items():
+                            await page.goto(address)
+                            await page.wait_for_timeout(900)
+                            await page.screenshot(path=folder / f"{name}-{theme}-{size}.png", full_page=True)
+    finally:
+        await stack.down()
+
+
+if __name__ == "__main__":
+    asyncio.run(take(FOLDER))
