@@ -76,7 +76,7 @@ async def open_jobs(conn: Tables) -> list[OpenJob]:
 
 async def free_nodes(conn: Tables, job_id: str, attempt: int, *, at: datetime) -> None:
     if (booked := conn.get("booking", (job_id, attempt))) is not None:
-        conn.put("run_time", (job_id, attempt), (at, at - booked[2].since))
+        conn.put("run_time", (job_id, attempt), (at, at - booked[1].since))
         conn.delete("booking", (job_id, attempt))
 
 
