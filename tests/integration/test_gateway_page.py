@@ -90,7 +90,9 @@ class TestPages:
             )
 
     async def test_of_a_job_show_its_numbers_with_units(self, person, shown):
-        words = words_of(await person.get(f"/jobs/{shown.running}"))
+        answer = await person.get(f"/jobs/{shown.running}")
+        assert f'step={NUM_STEPS}"' in answer.text, "the stream begins after what the page draws"
+        words = words_of(answer)
         assert "training: 2,000 of 3,000 steps" in words
         assert "$3.12" in words
         assert "tokens/s" in words
@@ -364,7 +366,10 @@ class TestLists:
                 assert (await heard(events.aiter_lines(), "part", "newer", "ready"))[1] == "ready"
 
     async def test_lead_from_an_id_to_its_job(self, client, person, shown):
-        assert (await person.get(f"/jobs?q={shown.running}")).headers["location"] == f"/jobs/{shown.running}"
+        path = f"/jobs?q={shown.running}"
+        assert (await person.get(path)).headers["location"] == f"/jobs/{shown.running}"
+        typed = await person.get(path, headers={"hx-request": "true"})
+        assert typed.headers["hx-redirect"] == f"/jobs/{shown.running}"
 
     async def test_say_what_a_search_may_be(self, client):
         answer = await client.get("/jobs?q=status:nowhere")

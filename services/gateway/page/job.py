@@ -57,7 +57,7 @@ DONE: Mapping[Action, str] = {
 async def stream(
     request: Request, visitor: Present, context: Context, job_id: str, tab: Tab = "curves", step: int = 0
 ) -> StreamingResponse:
-    """`step`: the last one that the page has drawn; it is part of the id, and so counts for the first time alone."""
+    """`step`: the last one that the page draws by itself; afterwards the id of the last event has it."""
     caller, database = visitor.principal, context.service.database
     await job_of(caller, context, job_id)
 
@@ -195,6 +195,7 @@ async def _page(
     row = await job_of(caller, context, job_id)
     view = job_view(row, now=database.now())
     shown = await CONTENTS[tab](caller, context, job_id, **options)
+    drawn = await _last_step(context, job_id)
     return render.page(
         request,
         f"job_{tab}_tab.html.jinja",
@@ -203,7 +204,7 @@ async def _page(
         tab=tab,
         tabs=TABS,
         now=database.now(),
-        stream=None if row.state in TERMINAL else f"/jobs/{job_id}/stream?tab={tab}",
+        stream=None if row.state in TERMINAL else f"/jobs/{job_id}/stream?tab={tab}&step={drawn}",
         **shown,
     )
 

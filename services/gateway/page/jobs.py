@@ -66,7 +66,10 @@ class Chip:
 async def jobs(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
     tenant, database = visitor.principal.tenant, context.service.database
     if listed.q.startswith("ftjob-") and await readmodels.find_job(database, listed.q, tenant):
-        return RedirectResponse(f"/jobs/{listed.q}", 303, render.HEADERS)
+        address = f"/jobs/{listed.q}"
+        if "hx-request" in request.headers:
+            return Response(headers={"hx-redirect": address, **render.HEADERS})
+        return RedirectResponse(address, 303, render.HEADERS)
     views, has_more = await _rows(context, visitor, listed)
     counts = await job_readmodels.count_jobs(database, tenant, search.parse(listed.q))
     return _list(request, visitor, listed, views, has_more=has_more, counts=counts, now=database.now())

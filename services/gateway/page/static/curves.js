@@ -222,7 +222,6 @@ if (charts && window.uPlot) {
   document.addEventListener("theme", redraw);
   let size;
   addEventListener("resize", () => { clearTimeout(size); size = setTimeout(() => { redraw(); views.forEach((view) => view.load()); }, 200); });
-  document.addEventListener("stream:address", ({ detail }) => detail.searchParams.set("step", Math.max(0, ...views.map((view) => view.curve?.steps.at(-1) ?? 0))));
   document.addEventListener("stream:redraw", () => views.forEach((view) => view.load()));
   document.addEventListener("stream:steps", ({ detail }) => {
     document.querySelector("#no-steps")?.remove();

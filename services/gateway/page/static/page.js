@@ -94,7 +94,6 @@ function address() {
   if (!path) return null;
   const url = new URL(path, location.href);
   if (lastId) url.searchParams.set("last", lastId);
-  document.dispatchEvent(new CustomEvent("stream:address", { detail: url }));
   return url;
 }
 
