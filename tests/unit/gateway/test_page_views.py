@@ -16,7 +16,7 @@ from tests.builders import NOON
 
 BARE = {
     "job_id": "ftjob-1", "tenant": "demo", "spec": {}, "dataset_id": None, "dataset_version": None, "config_hash": None,
-    "duplicate_of": None, "retry_of": None, "attempt": 1, "stage": None, "stages": (), "stage_plans": (),
+    "duplicate_of": None, "retry_of": None, "attempt": 1, "stage": None, "stages": (), "stage_plans": (), "recipe_reasons": {},
     "num_steps": 100, "last_step": 40, "valid_loss": None, "trained_tokens": None, "waiting_for": "", "queue_entry": None,
     "fine_tuned_model": None, "model_id": None, "is_promoted": None, "is_deployed": False, "ending": "", "warnings": (),
     "error": None, "estimated_memory": None, "preparation": None, "certificate": None, "cost": 0, "uncharged_cost": 0,
