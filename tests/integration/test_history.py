@@ -158,7 +158,7 @@ NODES = """
 async def test_attempts_that_hold_nothing_leave_the_provisioner(stack: Stack):
     async with schema_of(stack, "provisioner") as database:
         await database.execute(
-            "INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes)"
+            "INSERT INTO pool (name, capacity_type, nodes, devices_per_node, price_per_device_hour, file_nodes)"
             " VALUES ('pool', 'spot', 1, 1, 1, 1)"
         )
         for name, gone_at in (*((name, utc_now() - age) for name, age in AGES), ("held", None)):

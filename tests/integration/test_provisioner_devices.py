@@ -4,13 +4,15 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.job import JobScheduled
+from schemas.dataset import DatasetReady
+from schemas.job import CancelJob, JobScheduled, SubmitJob
 from schemas.node import (
     DrainNode,
     NodePreempted,
@@ -20,9 +22,11 @@ from schemas.node import (
     ProvisioningFailed,
     SetPoolCapacity,
 )
+from schemas.specification import Resources
 from schemas.training import StepReached
 from shared.processes.identity import marked
-from tests.integration.attempts import FAKE_CHILD, Attempts
+from tests.builders import a_dataset, a_job_spec
+from tests.integration.attempts import FAKE_CHILD, TENANT, Attempts
 from tests.integration.backend_suite import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -155,3 +159,64 @@ async def test_a_device_is_leased_once_by_the_database_itself(
         )
     await attempts.stop(scheduled, seconds=0)
     await attempts.until(scheduled.job_id, NodesReleased)
+
+
+async def state_of(database: asyncpg.Connection, job_id: str) -> str | None:
+    state: str | None = await database.fetchval("SELECT state FROM job WHERE id = $1", job_id)
+    return state
+
+
+async def submit(attempts: Attempts, *, devices_per_node: int) -> str:
+    """Submit a job on a dataset that is ready; return its id."""
+    like, known, mark = attempts.a_schedule(), a_dataset(), uuid4().hex[:8]
+    resources = Resources(devices_per_node=devices_per_node, pool="shared", grace_seconds=5)
+    spec = a_job_spec(base_model=f"base-{mark}", base_sha=like.base_sha, resources=resources)
+    job = SubmitJob(job_id=f"ftjob-{mark}", tenant=like.tenant, dataset_id=f"ds-{mark}", spec=spec)
+    ready = DatasetReady(
+        dataset_id=job.dataset_id,
+        tenant=like.tenant,
+        dataset_version=like.dataset.version,
+        manifest_sha256=like.dataset.manifest_sha256,
+        base_sha=like.base_sha,
+        template_sha256=known.template_sha256,
+        counts=known.counts,
+        benchmarks=known.benchmarks,
+        suites=known.suites,
+        files=known.files,
+    )
+    await attempts.write("gateway", job)
+    await attempts.write("ingest", ready)
+    return job.job_id
+
+
+async def test_the_scheduler_starts_jobs_beside_each_other_and_the_large_one_when_both_are_over(
+    attempts: Attempts, provisioner_env: dict[str, str]
+):
+    stack = attempts.stack
+    await stack.start("scheduler")
+    await stack.wait_healthy("scheduler")
+    scheduler = await asyncpg.connect(stack.postgres_dsn("scheduler"))
+    pair = [await submit(attempts, devices_per_node=1) for _ in range(2)]
+    nodes = [(await attempts.until(job_id, NodesProvisioned)).nodes[0] for job_id in pair]
+    assert sorted(node.devices for node in nodes) == [(0,), (1,)]
+    for job_id in pair:
+        await attempts.until(job_id, StepReached)
+    large = await submit(attempts, devices_per_node=2)
+
+    async def waits() -> bool:
+        return await state_of(scheduler, large) == "queued"
+
+    await until(waits, seconds=60)
+    await attempts.stack.kill("provisioner")
+    await attempts.stack.start("provisioner", env=provisioner_env)
+    await attempts.write("gateway", CancelJob(job_id=pair[0], tenant=TENANT))
+    await attempts.until(pair[0], NodesReleased)
+    await attempts.until("shared", PoolCapacityChanged, free=0, free_devices=1)
+    assert await waits()
+    await attempts.write("gateway", CancelJob(job_id=pair[1], tenant=TENANT))
+    [node] = (await attempts.until(large, NodesProvisioned)).nodes
+    assert node.devices == (0, 1)
+    await attempts.write("gateway", CancelJob(job_id=large, tenant=TENANT))
+    await attempts.until(large, NodesReleased)
+    await scheduler.close()
+    await stack.stop("scheduler")

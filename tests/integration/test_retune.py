@@ -94,7 +94,7 @@ async def provisioned(attempts: Attempts) -> AsyncIterator[tuple[JobScheduled, s
 class TestNodes:
     async def test_capacity_that_is_set_is_listed(self, attempts: Attempts):
         result = await retune(attempts.stack, "nodes", "set-capacity", "test", "3")
-        assert (result.code, result.out) == (0, "test: 3 nodes, 3 free\n"), result.err
+        assert (result.code, result.out) == (0, "test: 3 nodes, 3 wholly free\n"), result.err
 
         async def listed() -> list[Any]:
             pools = (await retune(attempts.stack, "--json", "nodes", "pools")).value

@@ -53,7 +53,11 @@ class TestDone:
 
     def test_a_fact_that_answers_a_command_ends_with_0(self, retune):
         retune.follows(POOL)
-        assert retune.run("nodes", "set-capacity", "cpu-spot", "4") == (0, "cpu-spot: 4 nodes, 3 wholly free\n", "")
+        assert retune.run("nodes", "set-capacity", "cpu-spot", "4") == (
+            0,
+            "cpu-spot: 4 nodes, 3 wholly free\n",
+            "",
+        )
 
     def test_facts_that_others_caused_are_no_answer(self, retune):
         retune.follows(POOL)

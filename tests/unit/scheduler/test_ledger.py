@@ -98,6 +98,15 @@ class TestReservation:
         small = [waiting(f"small-{n}", minutes=9 - n, devices_per_node=2) for n in range(3)]
         assert self.started_beside(large, *small, pool=pool) == {"small-0": (0,), "small-1": (0,)}
 
+    def test_of_machines_that_are_free_together_it_waits_for_the_one_that_others_can_use_least(self):
+        soon = NOON + timedelta(minutes=10)
+        bookings = [a_booking(0, devices=2, ends_by=soon), a_booking(1, devices=6, ends_by=soon)]
+        large = waiting("large", tenant="other", minutes=30, devices_per_node=8)
+        small = waiting("small", devices_per_node=6)
+        assert self.started_beside(large, small, pool=a_pool(nodes=2, bookings=bookings, **GPUS)) == {
+            "small": (0,)
+        }
+
     def test_what_it_leaves_of_its_machine_is_for_others(self):
         pool = a_pool(
             nodes=1, bookings=[a_booking(0, devices=5, ends_by=NOON + timedelta(minutes=10))], **GPUS

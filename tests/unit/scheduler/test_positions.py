@@ -190,6 +190,11 @@ class TestEstimate:
         assert (large.reason, large.starts_at) == (WaitReason.NO_NODES, NOON + HOUR)
         assert later.starts_at == NOON + 2 * HOUR
 
+    def test_a_small_job_is_taken_to_start_beside_others_so_that_a_whole_machine_is_left(self):
+        pool = a_pool(nodes=2, devices_per_node=2, bookings=[a_booking(1)])
+        line = [waiting("a", minutes=2), waiting("b", minutes=1, devices_per_node=2)]
+        assert [entry.starts_at for entry in standing(line, a_ledger(pool))] == [NOON, NOON]
+
     def test_what_runs_for_longer_than_usual_may_end_at_any_moment(self):
         [entry] = standing([waiting()], full(minutes=500))
         assert entry.starts_at == NOON
