@@ -31,6 +31,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "queue.events": ("QueuePositionChanged",),
         "node.events": (
+            "NodesQueued",
             "NodesProvisioned",
             "ProvisioningFailed",
             "NodePreempted",

@@ -8,14 +8,14 @@ from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
 POOL = Columns(
-    "name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device, device_memory_bytes"
+    "name, capacity_type, nodes, devices_per_node, price_per_hour, file_nodes, device, device_memory_bytes, backend"
 )
-ATTEMPT = Columns(
-    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds, start_deadline"
+ATTEMPT = Columns("job_id, number, tenant, state, pool, capacity_type, devices_per_node, grace_seconds")
+PROGRESS = Columns(
+    "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, queued_at"
 )
-PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message")
 NODE = Columns(
-    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline"
+    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline, machine"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
@@ -36,7 +36,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $15,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(9)}, $16,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""
@@ -45,7 +45,7 @@ UPDATE_ATTEMPT = f"""
      WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
 INSERT_NODE = f"""
-    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $9, $10, $11)"""
+    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $10, $11, $12)"""
 
 UPDATE_NODE = f"UPDATE node SET ({NODE.names}) = ROW({NODE.parameters()}) WHERE node_id = $1"
 

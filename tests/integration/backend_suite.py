@@ -20,6 +20,7 @@ from services.provisioner.backends.protocol import (
     AttemptSpec,
     AttemptStatus,
     Backend,
+    Cause,
     Member,
     MemberState,
     SpecConflict,
@@ -106,17 +107,21 @@ class BackendSuite:
         assert attempt is not None
         return attempt.members[index]
 
-    async def until_ended(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
+    async def until_ended(
+        self, backend: Backend, spec: AttemptSpec, index: int, *, seconds: float = 30
+    ) -> Member:
         async def has_ended() -> bool:
             return (await self.member(backend, spec, index)).state is MemberState.ENDED
 
-        await until(has_ended)
+        await until(has_ended, seconds=seconds)
         return await self.member(backend, spec, index)
 
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
         attempt = await backend.inspect(spec.name)
         assert [member.state for member in attempt.members] == [MemberState.RUNNING] * 2
+        assert all(member.machine for member in attempt.members)
+        assert not attempt.is_queued
         assert spec.name in [status.name for status in await backend.list_owned()]
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
@@ -152,14 +157,17 @@ class BackendSuite:
         spec = replace(spec, argv=(*spec.argv[:3], str(exit_code), str(tmp_path)))
         await self.started(backend, spec, tmp_path)
         await backend.stop(spec.name, 30.0)
-        assert (await self.until_ended(backend, spec, 0)).exit_code == exit_code
+        ended = await self.until_ended(backend, spec, 0)
+        assert (ended.exit_code, ended.cause) == (exit_code, Cause.EXITED)
         assert "term" in self.words(tmp_path, 0)
 
     async def test_a_stop_that_is_ignored_ends_the_node(self, backend, spec, tmp_path):
         spec = replace(spec, argv=(*spec.argv[:3], "ignore", str(tmp_path)))
         await self.started(backend, spec, tmp_path)
         await backend.stop(spec.name, 0.5)
-        assert (await self.until_ended(backend, spec, 0)).exit_code is None
+        ended = await self.until_ended(backend, spec, 0)
+        assert ended.exit_code is None
+        assert ended.cause is not None
         assert "term" in self.words(tmp_path, 0)
 
     async def test_a_stop_ends_what_a_runner_left_behind(self, backend, spec, tmp_path):
