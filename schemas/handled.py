@@ -166,6 +166,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "CommandRefused",
         ),
         "node.events": (
+            "NodesQueued",
+            "NodesProvisioned",
             "ProvisioningFailed",
             "NodePreempted",
             "NodeLost",
