@@ -70,14 +70,16 @@ def a_spec(folder: Path, *, on_term: str = "143", **changes: object) -> AttemptS
     return replace(spec, **changes)
 
 
-async def until(condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30) -> None:
+async def until(
+    condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30, every: float = 0.02
+) -> None:
     deadline = time.monotonic() + seconds
     while True:
         met = condition()
         if met if isinstance(met, bool) else await met:
             return
         assert time.monotonic() < deadline, "the condition did not come"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every)
 
 
 def files_near(folder: Path) -> list[Path]:
@@ -86,6 +88,9 @@ def files_near(folder: Path) -> list[Path]:
 
 
 class BackendSuite:
+    ASKS_EVERY = 0.02
+    """Seconds between two questions to the backend."""
+
     @pytest.fixture
     async def spec(self, backend: Backend, tmp_path: Path):
         """Of a gang whose end is cleaned up; its runners write words to files in `tmp_path`."""
@@ -113,7 +118,7 @@ class BackendSuite:
         async def has_ended() -> bool:
             return (await self.member(backend, spec, index)).state is MemberState.ENDED
 
-        await until(has_ended, seconds=seconds)
+        await until(has_ended, seconds=seconds, every=self.ASKS_EVERY)
         return await self.member(backend, spec, index)
 
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):

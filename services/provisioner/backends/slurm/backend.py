@@ -41,7 +41,7 @@ from shared.files import create_whole, write_whole
 
 POLL_SECONDS = 1.0
 RESYNC_POLLS = 5
-WAIT_POLL_SECONDS = 0.2
+WAIT_POLL_SECONDS = 0.5
 KILL_SECONDS = 10.0
 CANCEL_SECONDS = 90.0
 """Longer than Slurm's KillWait, with time for an epilog."""
@@ -156,10 +156,12 @@ class SlurmBackend:
 
     async def _cancel(self, name: str) -> None:
         """End all jobs of the name, also one that was submitted twice."""
-        deadline = time.monotonic() + CANCEL_SECONDS
+        root, deadline = self._folders.folder(name), time.monotonic() + CANCEL_SECONDS
         cancelled: set[int] = set()
         while jobs := [job for job in await self._jobs(name) if not job.is_over]:
             for job in jobs:
+                if job.is_pending and str(job.id) == read(root / "started"):
+                    (root / "again").touch()  # it did run, so slurmctld has forgotten that
                 if job.id not in cancelled:
                     await self._slurm.cancel(job.id)
                     cancelled.add(job.id)
