@@ -32,7 +32,7 @@ from tests.unit.shared.environments import SECRETS
 FENCED_AFTER_SECONDS = 5.0
 
 
-def a_backend(slurm: SlurmCluster, tmp_path: Path, **changes: str) -> Backend:
+def a_backend(slurm: SlurmCluster, tmp_path: Path, **changes: object) -> Backend:
     env_file = tmp_path / "runner.env"
     env_file.write_text("RUNNER_KAFKA_PASSWORD='in the file'\n")
     pool = SlurmPool(
@@ -129,6 +129,13 @@ class TestSlurmBackend(BackendSuite):
             await until(lambda: "term" in self.words(tmp_path, 0) and "term" in self.words(tmp_path, 1))
             member = await self.until_ended(backend, spec, 1, seconds=60)
             assert (member.exit_code, member.cause) == (None, Cause.PREEMPTED)
+
+    async def test_the_end_of_a_time_limit_is_a_notice(self, slurm, spec, tmp_path):
+        backend = a_backend(slurm, tmp_path, flags=("--exclusive", "--time=1"))
+        await self.started(backend, spec, tmp_path)
+        member = await self.member(backend, spec, 0)
+        assert (member.state, member.notice_source) == (MemberState.RUNNING, "time limit")
+        assert member.notice_deadline - utc_now() <= timedelta(minutes=1)
 
     async def test_a_drained_machine_is_a_notice_that_ends_nothing(self, backend, spec, slurm, tmp_path):
         await self.started(backend, spec, tmp_path)

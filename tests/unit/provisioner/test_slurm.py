@@ -47,7 +47,7 @@ def job(**changes: object):
 def test_a_running_job_of_2205():
     seen = job()
     assert (seen.id, seen.name, seen.states) == (1, "a-x-e1", {"RUNNING"})
-    assert (seen.preempted_at, seen.has_limit, seen.is_over) == (None, False, False)
+    assert (seen.preempted_at, seen.has_limit, seen.is_over, seen.reason) == (None, False, False, "")
     assert folder_of(seen.comment) == "/shared"
 
 

@@ -116,12 +116,17 @@ def _job(entry: Mapping[str, Any]) -> Job:
         id=entry["job_id"],
         name=entry["name"],
         states=frozenset([states] if isinstance(states, str) else states),
-        reason=entry.get("state_reason") or "",
+        reason=_word(entry.get("state_reason")),
         comment=entry.get("comment") or "",
         preempted_at=_time(entry.get("preempt_time")),
         ends_at=_time(entry.get("end_time")),
         has_limit=_number(entry.get("time_limit")) is not None,
     )
+
+
+def _word(value: str | None) -> str:
+    """Slurm's word; empty where it has none, which it writes as `None`."""
+    return "" if value in (None, "None") else value
 
 
 def _number(value: Any) -> int | None:
