@@ -70,7 +70,7 @@ class AllocatedNode(Value):
     """When the attempt got the node; it costs from then on."""
     released_at: datetime | None = None
     """When the node was given back; it costs until then. None while it is held."""
-    machine: str | None = None
+    host: str | None = None
     """Name of the machine, as the cluster backend has it. None where that is not known yet."""
 
 
@@ -133,7 +133,7 @@ class NodeLost(NodeFact):
     """What happened, for people."""
     failure_class: FailureClass | None = None
     """`platform` where its runner ended itself because Kafka took nothing from it. None: `infra`."""
-    machine: str | None = None
+    host: str | None = None
     """Name of the machine, as the cluster backend has it. None where that was never known."""
 
 

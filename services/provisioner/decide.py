@@ -233,7 +233,7 @@ def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decisio
         return on_create_failed(attempt, NO_CAPACITY, status.refusal)
     if status.is_queued:
         return Decision(attempt)
-    if all(member.state is MemberState.ENDED and not member.machine for member in status.members):
+    if all(member.state is MemberState.ENDED and not member.host for member in status.members):
         causes = ", ".join(sorted({str(member.cause) for member in status.members}))
         message = f"{attempt.name} ended in the backend's queue: {causes}"
         return on_create_failed(attempt, BACKEND_FAILED, message)
@@ -243,7 +243,7 @@ def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decisio
 
 def _on_machine(node: Node, members: Mapping[int, Member]) -> Node:
     member = members.get(node.index)
-    return replace(node, machine=member.machine) if member and member.machine else node
+    return replace(node, host=member.host) if member and member.host else node
 
 
 def _on_notices(attempt: Attempt, members: Mapping[int, Member], now: datetime) -> Decision:
@@ -372,7 +372,7 @@ def _node_lost(attempt: Attempt, node: Node, member: Member) -> NodeLost:
     message = f"the runner of node {node.node_id} {how}, expected 0 or 143"
     kind = FailureClass.PLATFORM if member.exit_code == EXIT_FENCED else FailureClass.INFRA
     return NodeLost(
-        **_who(attempt), node_id=node.node_id, message=message, failure_class=kind, machine=node.machine
+        **_who(attempt), node_id=node.node_id, message=message, failure_class=kind, host=node.host
     )
 
 

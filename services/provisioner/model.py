@@ -94,7 +94,7 @@ class Node:
     """Whether its runner is gone."""
     exit_code: int | None = None
     notice_deadline: datetime | None = None
-    machine: str | None = None
+    host: str | None = None
     """Name of the machine, as the backend has it."""
 
     @property
@@ -105,7 +105,7 @@ class Node:
             price_per_hour=self.price_per_hour,
             allocated_at=self.allocated_at,
             released_at=self.released_at,
-            machine=self.machine,
+            host=self.host,
         )
 
 

@@ -15,7 +15,7 @@ PROGRESS = Columns(
     "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, queued_at"
 )
 NODE = Columns(
-    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline, machine"
+    "node_id, index, price_per_hour, allocated_at, released_at, has_ended, exit_code, notice_deadline, host"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"

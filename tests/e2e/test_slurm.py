@@ -72,7 +72,7 @@ async def test_a_gang_of_two_is_preempted_by_slurm_and_continues_exactly(platfor
     assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}
     assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted"]
     assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
-    released = [[node.machine for node in fact.nodes] for fact in facts if isinstance(fact, NodesReleased)]
+    released = [[node.host for node in fact.nodes] for fact in facts if isinstance(fact, NodesReleased)]
     assert {fact.attempt for fact in facts if isinstance(fact, NodesQueued)} == {1, 2}
     assert [len(machines) for machines in released] == [2, 2]
     assert [fact for fact in facts if isinstance(fact, NodeLost)] == []

@@ -125,7 +125,7 @@ class BackendSuite:
         await self.started(backend, spec, tmp_path)
         attempt = await backend.inspect(spec.name)
         assert [member.state for member in attempt.members] == [MemberState.RUNNING] * 2
-        assert all(member.machine for member in attempt.members)
+        assert all(member.host for member in attempt.members)
         assert not attempt.is_queued
         assert spec.name in [status.name for status in await backend.list_owned()]
 

@@ -139,7 +139,7 @@ class TestSlurmBackend(BackendSuite):
 
     async def test_a_drained_machine_is_a_notice_that_ends_nothing(self, backend, spec, slurm, tmp_path):
         await self.started(backend, spec, tmp_path)
-        machine = (await self.member(backend, spec, 1)).machine
+        machine = (await self.member(backend, spec, 1)).host
         slurm.run("scontrol", "update", f"NodeName={machine}", "State=DRAIN", "Reason=test")
         try:
             status = await backend.inspect(spec.name)
@@ -156,15 +156,15 @@ class TestSlurmBackend(BackendSuite):
         spec = replace(spec, excluded=("n1", "n3"))
         await self.started(backend, spec, tmp_path)
         status = await backend.inspect(spec.name)
-        assert [member.machine for member in status.members] == ["n2", "n4"]
+        assert [member.host for member in status.members] == ["n2", "n4"]
 
     async def test_a_lost_machine_is_blamed_and_its_runner_is_fenced(self, backend, spec, slurm, tmp_path):
         await self.started(backend, spec, tmp_path)
-        lost = (await self.member(backend, spec, 0)).machine
+        lost = (await self.member(backend, spec, 0)).host
         slurm.kill(lost)
         try:
             ended = await self.until_ended(backend, spec, 0, seconds=60)
-            assert (ended.exit_code, ended.cause, ended.machine) == (None, Cause.NODE_LOST, lost)
+            assert (ended.exit_code, ended.cause, ended.host) == (None, Cause.NODE_LOST, lost)
             peer = await self.until_ended(backend, spec, 1)
             assert peer.cause in {Cause.CANCELLED, Cause.EXITED}
             assert list(marked(f"RUNNER_NODE_ID={spec.name}-n0"))

@@ -84,7 +84,7 @@ async def test_a_gang_is_preempted_with_notice_and_its_nodes_are_released(stack,
         stopped = await attempts.until(scheduled.job_id, TrainingStopped)
         assert stopped.bundle.step == stopped.last_step
         released = await attempts.until(scheduled.job_id, NodesReleased)
-    assert sorted(node.machine for node in released.nodes) == ["n1", "n2"]
+    assert sorted(node.host for node in released.nodes) == ["n1", "n2"]
     assert attempts.heard(scheduled.job_id, NodeLost) == []
     assert running_jobs(slurm, name_of(scheduled)) == []
     assert len(attempts.heard(scheduled.job_id, NodesProvisioned)) == 1

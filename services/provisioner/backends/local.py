@@ -151,7 +151,7 @@ def _inspect(root: Path) -> AttemptStatus | None:
 
 def _member(node: Path) -> Member:
     member = Member(
-        int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), machine=platform.node()
+        int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), host=platform.node()
     )
     identity = _identity(node)
     if identity is None:

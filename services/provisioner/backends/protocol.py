@@ -30,7 +30,7 @@ class AttemptSpec:
     """Secrets are not here: a backend gets them its own way."""
     grace_seconds: float = 30.0
     excluded: tuple[str, ...] = ()
-    """Machines that it must not run on, by the names that the backend gives them (`Member.machine`)."""
+    """Machines that it must not run on, by the names that the backend gives them (`Member.host`)."""
 
     @property
     def digest(self) -> str:
@@ -83,7 +83,7 @@ class Member:
     """What the backend says gave this notice, where the platform did not."""
     cause: Cause | None = None
     """Why it ended; None while it has not."""
-    machine: str = ""
+    host: str = ""
     """Name of the machine that it runs on, once that is known."""
 
 

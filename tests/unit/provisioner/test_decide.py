@@ -292,16 +292,16 @@ class TestQueue:
     def test_is_left_when_it_runs_and_costs_and_is_awaited_from_then_on(self):
         later = NOON + 1000 * SECOND
         assert shown(queued(), *members(MemberState.QUEUED), now=later) == Decision(queued())
-        decision = shown(queued(), *members(MemberState.RUNNING, machine="n3"), now=later)
+        decision = shown(queued(), *members(MemberState.RUNNING, host="n3"), now=later)
         assert types(decision) == [NodesProvisioned]
         event = decision.events[0]
         assert event.start_deadline == START_DEADLINE + 1000 * SECOND
         assert [node.allocated_at for node in event.nodes] == [later] * 2
         assert decision.wake_at == event.start_deadline + START_SLACK
-        assert [node.machine for node in decision.attempt.nodes] == ["n3", "n3"]
+        assert [node.host for node in decision.attempt.nodes] == ["n3", "n3"]
 
     def test_that_it_left_and_ended_meanwhile_is_both_told(self):
-        decision = shown(queued(), ended(0, 143, machine="n1"), ended(1, 7, machine="n2"))
+        decision = shown(queued(), ended(0, 143, host="n1"), ended(1, 7, host="n2"))
         assert types(decision) == [NodesProvisioned, NodeLost]
         assert (decision.attempt.state, decision.actions) == (AttemptState.RELEASING, (Release(),))
 
@@ -365,9 +365,9 @@ class TestNoticesOfTheBackend:
 
 class TestCauses:
     def test_of_others_that_went_with_a_lost_machine_blame_nobody(self):
-        decision = shown(running(), ended(0, None, machine="n1"), ended(1, None, cause=Cause.CANCELLED))
+        decision = shown(running(), ended(0, None, host="n1"), ended(1, None, cause=Cause.CANCELLED))
         assert [event.node_id for event in decision.events] == ["a-ftjob-1-e1-n0"]
-        assert decision.events[0].machine == "n1"
+        assert decision.events[0].host == "n1"
         assert decision.attempt.state is AttemptState.RELEASING
 
     def test_by_somebody_at_the_backend_are_losses_that_say_so(self):

@@ -8,7 +8,7 @@ again        the script ran once more: slurmctld had forgotten that it did, and 
 asked        all runners are to end: the platform stops the attempt, or Slurm has given notice to the job
 ended        how the job ended, kept for when slurmctld has forgotten it
 job.out      what the job's script and srun said
-<index>/     machine: its name, written by the node; gone: nothing of the runner is left, its exit code is unknown
+<index>/     host: its name, by the node; gone: nothing of the runner is left, its exit code is unknown
 """
 
 import asyncio
@@ -198,7 +198,7 @@ def _status(root: Path, cluster: Cluster) -> AttemptStatus | None:
 
 def _are_quiet(nodes: list[Path]) -> bool:
     """Return whether all nodes that have begun have said that nothing of their runner is left."""
-    return all(is_quiet(node) for node in nodes if read(node / "machine"))
+    return all(is_quiet(node) for node in nodes if read(node / "host"))
 
 
 @asynccontextmanager

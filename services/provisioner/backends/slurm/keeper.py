@@ -30,12 +30,10 @@ NOT_STARTED = 127
 
 
 class Keeper:
-    def __init__(
-        self, root: Path, index: int, machine: str, *, env_file: Path, work_dir: Path | None
-    ) -> None:
+    def __init__(self, root: Path, index: int, host: str, *, env_file: Path, work_dir: Path | None) -> None:
         self._root = root
         self._index = index
-        self._machine = machine
+        self._host = host
         self._env_file = env_file
         self._node = root / str(index)
         self._scratch = work_dir / root.name / str(index) if work_dir else self._node / "work"
@@ -45,7 +43,7 @@ class Keeper:
     def run(self) -> None:
         # Python's own handlers are not needed: signals wait until they are asked for.
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-        write_whole(self._node / "machine", self._machine)
+        write_whole(self._node / "host", self._host)
         if is_stopped(self._root) or self._is_withdrawn:
             self._finish(None)
             return
@@ -84,7 +82,7 @@ class Keeper:
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._cache),
-            "RUNNER_HOST": _address(self._machine),
+            "RUNNER_HOST": _address(self._host),
             **read_env_file(self._env_file),
             **dict(spec.env),
             **spec.node_env(self._index),
@@ -136,20 +134,20 @@ def _spec(root: Path) -> AttemptSpec:
     return AttemptSpec(**fields)
 
 
-def _address(machine: str) -> str:
-    """Return the address at which the other nodes reach this one, as Slurm knows it; else the machine's name."""
+def _address(host: str) -> str:
+    """Return the address at which the other nodes reach this one, as Slurm knows it; else the host's name."""
     done = subprocess.run(
-        ["scontrol", "--oneliner", "show", "node", machine], capture_output=True, text=True, check=False
+        ["scontrol", "--oneliner", "show", "node", host], capture_output=True, text=True, check=False
     )
     pairs = dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
-    return pairs.get("NodeAddr", machine)
+    return pairs.get("NodeAddr", host)
 
 
 def main() -> None:
-    options, index, machine = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    options, index, host = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     work_dir = Path(options["work_dir"]) if options["work_dir"] else None
     root, env_file = Path(options["root"]), Path(options["env_file"])
-    Keeper(root, index, machine, env_file=env_file, work_dir=work_dir).run()
+    Keeper(root, index, host, env_file=env_file, work_dir=work_dir).run()
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def is_quiet(node: Path) -> bool:
 
 def may_live(root: Path, job: Job | None) -> bool:
     """Return whether a runner may run on although its job is over or forgotten."""
-    if not any(read(node / "machine") and not is_quiet(node) for node in nodes_of(root)):
+    if not any(read(node / "host") and not is_quiet(node) for node in nodes_of(root)):
         return False
     ended = json.loads(read(root / "ended") or "null")
     was_seen_to_end = ended is not None and not ended["is_by_machine"]
@@ -70,27 +70,25 @@ def may_live(root: Path, job: Job | None) -> bool:
 
 
 def _member(node: Path, job: Job | None, ended: Mapping[str, Any] | None, cluster: Cluster) -> Member:
-    machine, code = read(node / "machine"), exit_code(node)
-    member = Member(
-        int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), machine=machine
-    )
+    host, code = read(node / "host"), exit_code(node)
+    member = Member(int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), host=host)
     if code is not None:
         return replace(member, state=MemberState.ENDED, exit_code=code, cause=Cause.EXITED)
     if ended is not None:
-        return replace(member, state=MemberState.ENDED, cause=_cause(machine, ended))
+        return replace(member, state=MemberState.ENDED, cause=_cause(host, ended))
     if is_quiet(node):
         return replace(member, state=MemberState.ENDED, cause=Cause.CANCELLED)
     if job is None:
         is_asked_for = (node.parent / "job").exists() or (node.parent / "started").exists()
         state = MemberState.ENDED if is_asked_for else MemberState.STARTING
         return replace(member, state=state, cause=Cause.UNKNOWN if is_asked_for else None)
-    running = replace(member, state=MemberState.RUNNING) if machine else member
+    running = replace(member, state=MemberState.RUNNING) if host else member
     return _with_notice(running, node, job, cluster)
 
 
-def _cause(machine: str, ended: Mapping[str, Any]) -> Cause:
+def _cause(host: str, ended: Mapping[str, Any]) -> Cause:
     """Where one machine of several is lost, Slurm ends the others: that is nothing that they did."""
-    if ended["is_by_machine"] and ended["lost"] and machine not in ended["lost"]:
+    if ended["is_by_machine"] and ended["lost"] and host not in ended["lost"]:
         return Cause.CANCELLED
     return Cause(ended["cause"])
 
@@ -109,6 +107,6 @@ def _notice(member: Member, node: Path, job: Job, cluster: Cluster) -> tuple[dat
         return max(job.ends_at or job.preempted_at, job.preempted_at), "preemption"
     if job.has_limit and job.ends_at is not None and job.ends_at - cluster.now <= grace + LIMIT_SLACK:
         return job.ends_at, "time limit"
-    if cluster.machines.get(member.machine) is Machine.DRAINING and member.notice_deadline is None:
+    if cluster.machines.get(member.host) is Machine.DRAINING and member.notice_deadline is None:
         return cluster.now + grace, "drain"
     return None
