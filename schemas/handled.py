@@ -31,6 +31,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "queue.events": ("QueuePositionChanged",),
         "node.events": (
+            "NodesQueued",
             "NodesProvisioned",
             "ProvisioningFailed",
             "NodePreempted",
@@ -165,6 +166,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "CommandRefused",
         ),
         "node.events": (
+            "NodesQueued",
+            "NodesProvisioned",
             "ProvisioningFailed",
             "NodePreempted",
             "NodeLost",

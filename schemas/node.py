@@ -75,6 +75,8 @@ class AllocatedNode(Value):
     """When the attempt got the node; it costs from then on."""
     released_at: datetime | None = None
     """When the node was given back; it costs until then. None while it is held."""
+    host: str | None = None
+    """Name of the machine, as the cluster backend has it. None where that is not known yet."""
 
 
 class NodeFact(Message):
@@ -82,6 +84,15 @@ class NodeFact(Message):
     job_id: JobId
     tenant: TenantName
     attempt: Attempt
+
+
+class NodesQueued(NodeFact):
+    """The attempt waits in the queue of its cluster backend, which costs nothing and has no deadline."""
+
+    pool: str
+    """Name of the node pool."""
+    waiting_for: str = ""
+    """What it waits for, in the backend's words."""
 
 
 class NodesProvisioned(NodeFact):
@@ -92,6 +103,8 @@ class NodesProvisioned(NodeFact):
     capacity_type: CapacityType
     nodes: tuple[AllocatedNode, ...]
     """All nodes of the attempt."""
+    start_deadline: datetime | None = None
+    """When training must have started, after a wait in the backend's queue. None: as JobScheduled has it."""
 
 
 class ProvisioningFailed(NodeFact):
@@ -113,7 +126,7 @@ class NodePreempted(NodeFact):
     deadline: datetime
     """When the node goes away."""
     source: str
-    """Who reported it: `operator`, `drain`, or the cluster backend."""
+    """Who reported it: `operator`, `drain`, or what the cluster backend calls its reason."""
 
 
 class NodeLost(NodeFact):
@@ -125,6 +138,8 @@ class NodeLost(NodeFact):
     """What happened, for people."""
     failure_class: FailureClass | None = None
     """`platform` where its runner ended itself because Kafka took nothing from it. None: `infra`."""
+    host: str | None = None
+    """Name of the machine, as the cluster backend has it. None where that was never known."""
 
 
 class NodesReleased(NodeFact):

@@ -156,6 +156,7 @@ NODE_EVENTS = Topic(
     "node.events",
     ("provisioner",),
     (
+        node.NodesQueued,
         node.NodesProvisioned,
         node.ProvisioningFailed,
         node.NodePreempted,

@@ -109,6 +109,10 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     job.JobSucceeded: _succeeded,
     job.JobFailed: lambda e: ("error", f"{e.failure_class.value}: {e.message}"),
     job.JobCancelled: lambda e: ("info", f"cancelled ({e.reason}); last step {e.last_step}"),
+    node.NodesQueued: lambda e: (
+        "info",
+        f"in the queue of pool {e.pool}'s cluster" + (f": {e.waiting_for}" if e.waiting_for else ""),
+    ),
     node.NodesProvisioned: lambda e: ("info", f"{len(e.nodes)} node(s) of pool {e.pool} are starting"),
     node.ProvisioningFailed: lambda e: ("warn", f"no nodes: {e.message}"),
     node.NodePreempted: lambda e: ("warn", f"node {e.node_id} is taken back at {e.deadline:%H:%M:%S}"),

@@ -16,10 +16,12 @@ from schemas.node import (
     NodeLost,
     NodePreempted,
     NodesProvisioned,
+    NodesQueued,
     NodesReleased,
     ProvisioningFailed,
 )
 from schemas.placement import best_fit, taken_per_node
+from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.model import (
     CLEAN_EXITS,
     GONE,
@@ -33,6 +35,16 @@ from shared.errors import Refused
 
 START_SLACK = timedelta(seconds=10)
 """TrainingStarted comes on another topic than the clock: wait a little past the start deadline for it."""
+
+NO_CAPACITY = "no_capacity"
+BACKEND_FAILED = "backend_failed"
+PREEMPTION = "preemption"
+"""Source of a notice that nobody gave in time: the backend took the node at once."""
+HOW: Mapping[Cause | None, str] = {
+    Cause.CANCELLED: "was cancelled at the cluster backend",
+    Cause.START_TIMEOUT: "was never started by the cluster backend",
+}
+"""How a runner ended that left no exit code."""
 
 FINISH_GRACE_SECONDS = 5.0
 """Given to runners of a completed attempt to write the end of their log."""
@@ -69,19 +81,22 @@ Action = Create | Release | Notify | End
 
 
 @dataclass(frozen=True)
-class Exit:
-    """How a node's runner ended; `code` is None where nobody knows."""
-
-    code: int | None
-
-
-@dataclass(frozen=True)
 class Decision:
     attempt: Attempt
     events: tuple[Message, ...] = ()
     actions: tuple[Action, ...] = ()
     wake_at: datetime | None = None
     """When to look at the attempt's deadlines; None: no new time."""
+
+    def then(self, later: "Decision") -> "Decision":
+        """Both, one after the other; `later` was decided on this decision's attempt."""
+        wakes = [at for at in (self.wake_at, later.wake_at) if at is not None]
+        return Decision(
+            later.attempt,
+            self.events + later.events,
+            self.actions + later.actions,
+            min(wakes, default=None),
+        )
 
 
 def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -> Decision:
@@ -111,28 +126,46 @@ def is_wanted(attempt: Attempt) -> bool:
     return attempt.state is AttemptState.CREATING and attempt.stop_deadline is None
 
 
-def on_created(attempt: Attempt, *, has_nodes: bool, now: datetime) -> Decision:
-    """Announce the nodes, or release them after a stop. `has_nodes`: False if it was stopped before its turn came."""
+def on_created(
+    attempt: Attempt, *, has_nodes: bool, now: datetime, is_queued: bool = False, waiting_for: str = ""
+) -> Decision:
+    """Announce the nodes, or that they are queued, or release them after a stop.
+
+    `has_nodes`: False if it was stopped before its turn came. `waiting_for`: what the backend says of its queue.
+    """
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
-    nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
     if attempt.stop_deadline is not None or not has_nodes:
-        releasing = attempt.to(AttemptState.RELEASING, was_created=has_nodes, nodes=nodes)
+        nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
+        was_created = has_nodes and not is_queued
+        releasing = attempt.to(AttemptState.RELEASING, was_created=was_created, nodes=nodes)
         return Decision(releasing, actions=(Release(),))
-    running = attempt.to(AttemptState.RUNNING, was_created=True, nodes=nodes)
+    if is_queued:
+        queued = attempt.to(AttemptState.QUEUED, queued_at=now)
+        return Decision(queued, (NodesQueued(**_who(queued), pool=queued.pool, waiting_for=waiting_for),))
+    return _run(attempt, now)
+
+
+def _run(attempt: Attempt, now: datetime) -> Decision:
+    """Announce the nodes. They cost from now on, and the time to start counts from now on."""
+    assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
+    nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
+    wait = timedelta() if attempt.queued_at is None else now - attempt.queued_at
+    deadline = attempt.start_deadline + wait
+    running = attempt.to(AttemptState.RUNNING, was_created=True, nodes=nodes, start_deadline=deadline)
     event = NodesProvisioned(
         **_who(running),
         pool=running.pool,
         capacity_type=running.capacity_type,
         nodes=tuple(node.allocated for node in nodes),
+        start_deadline=deadline if wait else None,
     )
-    assert running.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
-    return Decision(running, (event,), wake_at=running.start_deadline + START_SLACK)
+    return Decision(running, (event,), wake_at=deadline + START_SLACK)
 
 
 def on_create_failed(attempt: Attempt, code: str, message: str) -> Decision:
     """Remove what the backend may still hold, before the release is announced."""
-    if attempt.state is not AttemptState.CREATING:
+    if attempt.state not in {AttemptState.CREATING, AttemptState.QUEUED}:
         return Decision(attempt)
     state = AttemptState.RELEASING if attempt.stop_deadline else AttemptState.FAILING
     failing = attempt.to(state, failure_code=code, failure_message=message)
@@ -146,7 +179,7 @@ def on_job_stopping(attempt: Attempt | None, event: JobStopping, *, now: datetim
         return Decision(replace(unknown, stop_deadline=event.deadline), actions=(Release(),))
     deadline = min(event.deadline, attempt.stop_deadline or event.deadline)
     stopping = replace(attempt, stop_deadline=deadline)
-    if attempt.state is AttemptState.REFUSED:
+    if attempt.state in {AttemptState.REFUSED, AttemptState.QUEUED}:
         return Decision(stopping.to(AttemptState.RELEASING), actions=(Release(),))
     if attempt.state is not AttemptState.RUNNING:
         return Decision(stopping)
@@ -178,18 +211,65 @@ def on_due(attempt: Attempt, *, now: datetime) -> Decision:
     return Decision(attempt, actions=ends)
 
 
-def on_exits(attempt: Attempt, exits: Mapping[int, Exit]) -> Decision:
-    """Note which runners are gone. The nodes of the attempt go when the last one is."""
+def on_status(attempt: Attempt, status: AttemptStatus, *, now: datetime) -> Decision:
+    """Follow what the backend shows: its queue, the machines, notices of its own, and which runners are gone.
+
+    The nodes of the attempt go when the last runner is gone.
+    """
+    if attempt.state is AttemptState.QUEUED:
+        return _on_queue(attempt, status, now)
     if attempt.state is not AttemptState.RUNNING:
         return Decision(attempt)
-    gone = [node for node in attempt.nodes if not node.has_ended and node.index in exits]
+    members = {member.index: member for member in status.members}
+    followed = replace(attempt, nodes=tuple(_on_machine(node, members) for node in attempt.nodes))
+    noticed = _on_notices(followed, members, now)
+    return noticed.then(_on_ends(noticed.attempt, members))
+
+
+def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decision:
+    if status.refusal:
+        return on_create_failed(attempt, NO_CAPACITY, status.refusal)
+    if status.is_queued:
+        return Decision(attempt)
+    if all(member.state is MemberState.ENDED and not member.host for member in status.members):
+        causes = ", ".join(sorted({str(member.cause) for member in status.members}))
+        message = f"{attempt.name} ended in the backend's queue: {causes}"
+        return on_create_failed(attempt, BACKEND_FAILED, message)
+    begun = _run(attempt, now)
+    return begun.then(on_status(begun.attempt, status, now=now))
+
+
+def _on_machine(node: Node, members: Mapping[int, Member]) -> Node:
+    member = members.get(node.index)
+    return replace(node, host=member.host) if member and member.host else node
+
+
+def _on_notices(attempt: Attempt, members: Mapping[int, Member], now: datetime) -> Decision:
+    decision = Decision(attempt)
+    for node in attempt.nodes:
+        member = members.get(node.index)
+        if member is None or node.has_ended:
+            continue
+        if member.cause is Cause.PREEMPTED and node.notice_deadline is None:
+            decision = decision.then(_noticed(decision.attempt, node, now, PREEMPTION))
+        elif member.notice_deadline is not None and member.notice_source:
+            later = _noticed(decision.attempt, node, member.notice_deadline, member.notice_source)
+            decision = decision.then(later)
+    return decision
+
+
+def _on_ends(attempt: Attempt, members: Mapping[int, Member]) -> Decision:
+    gone = [node for node in attempt.nodes if not node.has_ended and _has_ended(members.get(node.index))]
     after = attempt
     for node in gone:
-        after = after.with_node(replace(node, has_ended=True, exit_code=exits[node.index].code))
+        after = after.with_node(replace(node, has_ended=True, exit_code=members[node.index].exit_code))
+    is_blamed = any(member.cause is Cause.NODE_LOST for member in members.values())
     lost = tuple(
-        _node_lost(attempt, node, exits[node.index]) for node in gone if _is_lost(node, exits[node.index])
+        _node_lost(attempt, node, members[node.index])
+        for node in gone
+        if _is_lost(node, members[node.index], is_blamed=is_blamed)
     )
-    if all(node.has_ended for node in after.nodes):
+    if gone and all(node.has_ended for node in after.nodes):
         return Decision(after.to(AttemptState.RELEASING), lost, (Release(),))
     return Decision(after, lost)
 
@@ -220,7 +300,11 @@ def on_preempt(
     attempt, node = _node_to_take(attempt, target)
     if notice_seconds == 0:
         return Decision(attempt, actions=(End(node.index),))
-    deadline = now + timedelta(seconds=notice_seconds)
+    return _noticed(attempt, node, now + timedelta(seconds=notice_seconds), source)
+
+
+def _noticed(attempt: Attempt, node: Node, deadline: datetime, source: str) -> Decision:
+    """Announce that the node goes away at the deadline, unless that is known or it goes away earlier."""
     if node.notice_deadline is not None and node.notice_deadline <= deadline:
         return Decision(attempt)
     event = NodePreempted(**_who(attempt), node_id=node.node_id, deadline=deadline, source=source)
@@ -284,7 +368,7 @@ def _why_not(event: JobScheduled, pool: Pool | None) -> tuple[str, str] | None:
         request = f"{event.nodes} node(s) of {taken_per_node(event, pool)} device(s) asked"
         where = f" on machine(s) {', '.join(map(str, event.machines))}" if event.machines else ""
         free = ", ".join(f"{left} on machine {machine}" for machine, left in pool.free.items() if left)
-        return "no_capacity", f"{request}{where}, pool {pool.name} has free: {free or 'none'}"
+        return NO_CAPACITY, f"{request}{where}, pool {pool.name} has free: {free or 'none'}"
     return None
 
 
@@ -320,16 +404,31 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
     return not attempt.has_started and attempt.start_deadline + START_SLACK <= now
 
 
-def _is_lost(node: Node, runner_exit: Exit) -> bool:
-    """Return whether the node counts as lost. One that was preempted is not lost as well."""
-    return runner_exit.code not in CLEAN_EXITS and node.notice_deadline is None
+def _has_ended(member: Member | None) -> bool:
+    """Of a member that the backend does not know any more nothing is concluded: its heartbeats decide."""
+    return member is not None and member.state is MemberState.ENDED and member.cause is not Cause.UNKNOWN
 
 
-def _node_lost(attempt: Attempt, node: Node, runner_exit: Exit) -> NodeLost:
-    how = "vanished" if runner_exit.code is None else f"exited with code {runner_exit.code}"
+def _is_lost(node: Node, member: Member, *, is_blamed: bool) -> bool:
+    """Return whether the node counts as lost. One that was preempted is not lost as well, nor is one that the
+    backend ended because of another one that is (`is_blamed`).
+    """
+    if member.exit_code in CLEAN_EXITS or node.notice_deadline is not None:
+        return False
+    return not (member.cause is Cause.CANCELLED and is_blamed)
+
+
+def _node_lost(attempt: Attempt, node: Node, member: Member) -> NodeLost:
+    how = (
+        HOW.get(member.cause, "vanished")
+        if member.exit_code is None
+        else f"exited with code {member.exit_code}"
+    )
     message = f"the runner of node {node.node_id} {how}, expected 0 or 143"
-    kind = FailureClass.PLATFORM if runner_exit.code == EXIT_FENCED else FailureClass.INFRA
-    return NodeLost(**_who(attempt), node_id=node.node_id, message=message, failure_class=kind)
+    kind = FailureClass.PLATFORM if member.exit_code == EXIT_FENCED else FailureClass.INFRA
+    return NodeLost(
+        **_who(attempt), node_id=node.node_id, message=message, failure_class=kind, host=node.host
+    )
 
 
 def _node_to_take(attempt: Attempt | None, target: str) -> tuple[Attempt, Node]:

@@ -13,12 +13,16 @@ from schemas.node import EXIT_COMPLETED, EXIT_REPORTED, AllocatedNode, PoolCapac
 from schemas.placement import free_devices
 from shared.transitions import Transitions
 
+LOCAL = "local"
+"""Name of the backend of this machine."""
+
 CLEAN_EXITS = frozenset({EXIT_COMPLETED, EXIT_REPORTED})
 """A runner that exits so has reported why; any other end is a lost node."""
 
 
 class AttemptState(StrEnum):
     CREATING = "creating"  # reserved in the pool; the backend is being asked
+    QUEUED = "queued"  # reserved in the pool; waits in the backend's queue
     RUNNING = "running"  # all nodes exist
     FAILING = "failing"  # cannot be provisioned; what the backend may hold is being removed
     RELEASING = "releasing"  # all nodes are being removed
@@ -29,8 +33,9 @@ class AttemptState(StrEnum):
 TRANSITIONS = Transitions[AttemptState](
     {
         AttemptState.CREATING: frozenset(
-            {AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}
+            {AttemptState.QUEUED, AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}
         ),
+        AttemptState.QUEUED: frozenset({AttemptState.RUNNING, AttemptState.FAILING, AttemptState.RELEASING}),
         AttemptState.RUNNING: frozenset({AttemptState.RELEASING}),
         AttemptState.FAILING: frozenset({AttemptState.REFUSED, AttemptState.RELEASING}),
         # A stop of an attempt that held nothing is answered like any other, after the backend was asked again.
@@ -66,6 +71,8 @@ class Pool:
     tenants: tuple[str, ...] = ()
     is_removed: bool = False
     """Whether it left the pools file."""
+    backend: str = LOCAL
+    """Kind of the cluster backend that has its nodes."""
 
     @property
     def free(self) -> Mapping[int, int]:
@@ -121,6 +128,8 @@ class Node:
     """Whether its runner is gone."""
     exit_code: int | None = None
     notice_deadline: datetime | None = None
+    host: str | None = None
+    """Name of the machine, as the backend has it."""
 
     @property
     def allocated(self) -> AllocatedNode:
@@ -132,6 +141,7 @@ class Node:
             devices=self.devices,
             allocated_at=self.allocated_at,
             released_at=self.released_at,
+            host=self.host,
         )
 
 
@@ -155,6 +165,8 @@ class Attempt:
     """The backend made its nodes."""
     failure_code: str = ""
     failure_message: str = ""
+    queued_at: datetime | None = None
+    """Since when it waits in the backend's queue; None where it does not or did not."""
     nodes: tuple[Node, ...] = ()
     revision: int = 0
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from schemas.base import CapacityType, DeviceKind, TenantName, Usd
 from schemas.specification import Name
-from services.provisioner.model import Pool
+from services.provisioner.model import LOCAL, Pool
 from shared.log import get_logger
 from shared.settings import ServiceSettings
 
@@ -24,13 +24,40 @@ class Settings(ServiceSettings):
 
     pools_file: Path
     """TOML, one table `[pools.<name>]` each: capacity_type, nodes, device, accelerator, devices_per_node,
-    device_memory_gib, price_per_device_hour, max_devices_per_job, tenants, first_device."""
+    device_memory_gib, price_per_device_hour, max_devices_per_job, tenants, first_device, backend, and the backend's
+    own table."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
     runner_env_file: Path
     """Lines of NAME=value for the environment of every runner: its addresses and keys."""
     logs_retention: Annotated[timedelta, Field(ge=timedelta(days=30))] = timedelta(days=30)
     """How long folders of ended attempts are kept. Their names are used up as long as a message may come again."""
+
+
+class SlurmPool(BaseModel):
+    """Table `[pools.<name>.slurm]`: where the pool's nodes are in Slurm, and what its jobs are submitted with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    folder: Path
+    """Folder that the provisioner and all nodes see under this path: what is asked of each node, and how it ended."""
+    partition: str
+    conf: Path | None = None
+    """slurm.conf of the cluster; None: where Slurm's commands look for it."""
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    flags: tuple[str, ...] = ()
+    """More arguments of sbatch; `{devices}` in one stands for the number of devices of each node."""
+    srun_flags: tuple[str, ...] = ()
+    """More arguments of the srun that starts the runners."""
+    env_file: Path | None = None
+    """File of the runners' addresses and keys, read on each node; None: the path of PROVISIONER_RUNNER_ENV_FILE."""
+    work_dir: Path | None = None
+    """Folder on each node for what runners work with; None: in `folder`."""
+    fenced_after_seconds: Annotated[float, Field(gt=0)] = 90.0
+    """Time after which a runner that nobody reaches has ended itself, once its grant is withdrawn: 15 s, and the
+    time for which a node may take a removed file of `folder` for there."""
 
 
 class PoolEntry(BaseModel):
@@ -55,6 +82,17 @@ class PoolEntry(BaseModel):
     """Tenants whose jobs it takes; none: every tenant's."""
     first_device: NonNegativeInt = 0
     """Number of this machine's first device that is the pool's, where several pools share its GPUs."""
+    backend: Literal["local", "slurm"] = "local"
+    """What has its nodes: this machine, or a Slurm that the table `slurm` describes."""
+    slurm: SlurmPool | None = None
+
+    @model_validator(mode="after")
+    def _has_its_table(self) -> Self:
+        if (self.backend == "slurm") != (self.slurm is not None):
+            raise ValueError(
+                f'backend is "{self.backend}": expected the table slurm with backend = "slurm" alone'
+            )
+        return self
 
     @property
     def device_memory_bytes(self) -> int | None:
@@ -78,6 +116,7 @@ class PoolEntry(BaseModel):
             first_device=self.first_device,
             max_devices_per_job=self.max_devices_per_job,
             tenants=self.tenants,
+            backend=self.backend,
         )
 
 
@@ -89,15 +128,27 @@ class PoolsFile(BaseModel):
 
 def parse_pools(text: str, *, count_gpus: Callable[[], int | None]) -> dict[str, Pool]:
     """Read the pools from TOML. Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
-    content = tomllib.loads(text, parse_float=Decimal)
-    entries = PoolsFile.model_validate(content).pools
-    gpus = count_gpus() if any(entry.device is DeviceKind.CUDA for entry in entries.values()) else None
+    entries = _entries(text)
+    # Machines of other backends have devices of their own.
+    with_local_gpus = {
+        name for name, entry in entries.items() if entry.backend == LOCAL and entry.device is DeviceKind.CUDA
+    }
+    gpus = count_gpus() if with_local_gpus else None
     pools = {
-        name: entry.as_pool(name, gpus if entry.device is DeviceKind.CUDA else None)
+        name: entry.as_pool(name, gpus if name in with_local_gpus else None)
         for name, entry in entries.items()
     }
-    _require_own_gpus([pool for pool in pools.values() if pool.device is DeviceKind.CUDA], gpus)
+    _require_own_gpus([pools[name] for name in with_local_gpus], gpus)
     return pools
+
+
+def parse_slurm(text: str) -> dict[str, SlurmPool]:
+    """Read of the same TOML what the pools of Slurm are, by pool."""
+    return {name: entry.slurm for name, entry in _entries(text).items() if entry.slurm is not None}
+
+
+def _entries(text: str) -> dict[str, PoolEntry]:
+    return PoolsFile.model_validate(tomllib.loads(text, parse_float=Decimal)).pools
 
 
 def _require_own_gpus(pools: Iterable[Pool], gpus: int | None) -> None:

@@ -11,15 +11,17 @@ from shared.postgres.rows import Columns, read
 
 POOL = Columns(
     "name, capacity_type, nodes, devices_per_node, price_per_device_hour, file_nodes, drained, device,"
-    " device_memory_bytes, accelerator, first_device, max_devices_per_job, tenants, is_removed"
+    " device_memory_bytes, accelerator, first_device, max_devices_per_job, tenants, is_removed, backend"
 )
 ATTEMPT = Columns(
-    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds, start_deadline"
+    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds"
 )
-PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message")
+PROGRESS = Columns(
+    "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, queued_at"
+)
 NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
-    " notice_deadline"
+    " notice_deadline, host"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
@@ -40,7 +42,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(11)}, $16,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $17,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""
@@ -49,7 +51,7 @@ UPDATE_ATTEMPT = f"""
      WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
 INSERT_NODE = f"""
-    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $11, $12, $13)"""
+    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $12, $13, $14)"""
 
 UPDATE_NODE = f"UPDATE node SET ({NODE.names}) = ROW({NODE.parameters()}) WHERE node_id = $1"
 

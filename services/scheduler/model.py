@@ -173,6 +173,8 @@ class Facts:
     """What others have said about one attempt, whether it mattered at the time or not."""
 
     started: bool = False
+    waits_at_backend: bool = False
+    """NodesQueued, and no NodesProvisioned after it: it has no deadline yet."""
     unprovisioned: Unprovisioned | None = None
     failure: Failure | None = None
     preemption: Preemption | None = None

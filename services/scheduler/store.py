@@ -44,7 +44,9 @@ SAVE_JOB = f"""
 
 SAVE_ATTEMPT = f"""
     INSERT INTO attempt (job_id, tenant, {ATTEMPT.names}) VALUES ($1, $2, {ATTEMPT.parameters(3)})
-    ON CONFLICT (job_id, number) DO UPDATE SET facts = excluded.facts, stop = excluded.stop"""
+    ON CONFLICT (job_id, number) DO UPDATE
+       SET facts = excluded.facts, stop = excluded.stop, start_deadline = excluded.start_deadline,
+           ends_by = excluded.ends_by"""
 
 # The index job_under_way has the jobs in these states and no other.
 OPEN_JOBS = f"""

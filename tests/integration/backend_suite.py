@@ -20,6 +20,7 @@ from services.provisioner.backends.protocol import (
     AttemptSpec,
     AttemptStatus,
     Backend,
+    Cause,
     Member,
     MemberState,
     SpecConflict,
@@ -69,14 +70,16 @@ def a_spec(folder: Path, *, on_term: str = "143", **changes: object) -> AttemptS
     return replace(spec, **changes)
 
 
-async def until(condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30) -> None:
+async def until(
+    condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30, every: float = 0.02
+) -> None:
     deadline = time.monotonic() + seconds
     while True:
         met = condition()
         if met if isinstance(met, bool) else await met:
             return
         assert time.monotonic() < deadline, "the condition did not come"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every)
 
 
 def files_near(folder: Path) -> list[Path]:
@@ -85,6 +88,9 @@ def files_near(folder: Path) -> list[Path]:
 
 
 class BackendSuite:
+    ASKS_EVERY = 0.02
+    """Seconds between two questions to the backend."""
+
     @pytest.fixture
     async def spec(self, backend: Backend, tmp_path: Path):
         """Of a gang whose end is cleaned up; its runners write words to files in `tmp_path`."""
@@ -106,17 +112,21 @@ class BackendSuite:
         assert attempt is not None
         return attempt.members[index]
 
-    async def until_ended(self, backend: Backend, spec: AttemptSpec, index: int) -> Member:
+    async def until_ended(
+        self, backend: Backend, spec: AttemptSpec, index: int, *, seconds: float = 30
+    ) -> Member:
         async def has_ended() -> bool:
             return (await self.member(backend, spec, index)).state is MemberState.ENDED
 
-        await until(has_ended)
+        await until(has_ended, seconds=seconds, every=self.ASKS_EVERY)
         return await self.member(backend, spec, index)
 
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
         attempt = await backend.inspect(spec.name)
         assert [member.state for member in attempt.members] == [MemberState.RUNNING] * 2
+        assert all(member.host for member in attempt.members)
+        assert not attempt.is_queued
         assert spec.name in [status.name for status in await backend.list_owned()]
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
@@ -152,14 +162,17 @@ class BackendSuite:
         spec = replace(spec, argv=(*spec.argv[:3], str(exit_code), str(tmp_path)))
         await self.started(backend, spec, tmp_path)
         await backend.stop(spec.name, 30.0)
-        assert (await self.until_ended(backend, spec, 0)).exit_code == exit_code
+        ended = await self.until_ended(backend, spec, 0)
+        assert (ended.exit_code, ended.cause) == (exit_code, Cause.EXITED)
         assert "term" in self.words(tmp_path, 0)
 
     async def test_a_stop_that_is_ignored_ends_the_node(self, backend, spec, tmp_path):
         spec = replace(spec, argv=(*spec.argv[:3], "ignore", str(tmp_path)))
         await self.started(backend, spec, tmp_path)
         await backend.stop(spec.name, 0.5)
-        assert (await self.until_ended(backend, spec, 0)).exit_code is None
+        ended = await self.until_ended(backend, spec, 0)
+        assert ended.exit_code is None
+        assert ended.cause is not None
         assert "term" in self.words(tmp_path, 0)
 
     async def test_a_stop_ends_what_a_runner_left_behind(self, backend, spec, tmp_path):

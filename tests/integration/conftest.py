@@ -1,10 +1,12 @@
 """One real Kafka, Postgres and S3 for the whole test run; a test starts the services that it needs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from deploy.local.errors import MissingPart
 from deploy.local.stack import Stack
+from deploy.slurm.cluster import SlurmCluster
 
 
 @pytest.fixture(scope="package")
@@ -13,3 +15,14 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     await stack.up(())
     yield stack
     await stack.down()
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """A Slurm with four idle nodes; tests are skipped where the distribution's packages are not there."""
+    try:
+        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+    with cluster:
+        yield cluster

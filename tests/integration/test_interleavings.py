@@ -432,7 +432,7 @@ class TestExitSeenByBoth:
     async def one_race(self, database: Database) -> None:
         attempt = await a_running_attempt(database)
         gone = AttemptStatus(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
-        cluster = Cluster(Units(database), backend=None)  # type: ignore[arg-type]
+        cluster = Cluster(Units(database), backends=None)  # type: ignore[arg-type]
         await asyncio.gather(*(cluster._observed(gone) for _ in range(2)))
         assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]
 

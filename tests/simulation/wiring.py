@@ -31,6 +31,7 @@ import services.serving_controller.handlers.messages
 import services.serving_controller.handlers.rounds
 import services.serving_controller.handlers.steps
 import services.trainer_agent.handlers
+from services.provisioner.backends.dispatch import Backends
 from services.scheduler.decide.decision import Policy
 from tests.simulation import fast, gate, serving, stores
 from tests.simulation.stores import (
@@ -178,7 +179,7 @@ def wire_scheduler(kernel: "Kernel") -> None:
 
 def wire_provisioner(kernel: "Kernel") -> None:
     services.provisioner.handlers.register(  # type: ignore[arg-type]
-        kernel, kernel.world.engine, pools_file=PoolsFile(kernel.world.pools)
+        kernel, Backends(kernel.world.engine), pools_file=PoolsFile(kernel.world.pools), connect=lambda _: {}
     )
 
 

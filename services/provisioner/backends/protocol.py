@@ -34,6 +34,8 @@ class AttemptSpec:
     env: tuple[tuple[str, str], ...] = ()
     """Secrets are not here: a backend gets them its own way."""
     grace_seconds: float = 30.0
+    excluded: tuple[str, ...] = ()
+    """Machines that it must not run on, by the names that the backend gives them (`Member.host`)."""
 
     @property
     def digest(self) -> str:
@@ -60,9 +62,23 @@ class AttemptSpec:
 
 
 class MemberState(StrEnum):
+    QUEUED = "queued"  # waits in the backend's own queue; it may stay there for as long as it takes
     STARTING = "starting"  # asked for, its process is not there yet
     RUNNING = "running"
     ENDED = "ended"
+
+
+class Cause(StrEnum):
+    """Why a member ended. Success is no cause: only a runner reports that."""
+
+    EXITED = "exited"  # its runner exited, whatever with
+    PREEMPTED = "preempted"  # the backend took it for somebody else, or its time there was over
+    NODE_LOST = "node_lost"  # its machine or all of its processes went away; what runs there may run on
+    CANCELLED = (
+        "cancelled"  # somebody ended it at the backend, or the backend itself because of another member
+    )
+    START_TIMEOUT = "start_timeout"  # the backend gave up to start it
+    UNKNOWN = "unknown"  # the backend does not know it any more, which says nothing about its processes
 
 
 @dataclass(frozen=True)
@@ -72,9 +88,15 @@ class Member:
     index: int
     state: MemberState
     exit_code: int | None = None
-    """Exit code of its runner; None while it runs, and where nobody saw it end: the node is lost."""
+    """Exit code of its runner; None while it runs, and where nobody saw it end."""
     notice_deadline: datetime | None = None
     """The backend will end it then."""
+    notice_source: str = ""
+    """What the backend says gave this notice, where the platform did not."""
+    cause: Cause | None = None
+    """Why it ended; None while it has not."""
+    host: str = ""
+    """Name of the machine that it runs on, once that is known."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +105,22 @@ class AttemptStatus:
 
     name: str
     members: tuple[Member, ...]
+    waiting_for: str = ""
+    """While it is queued: what it waits for, in the backend's words."""
+    refusal: str = ""
+    """While it is queued: why the backend will never start it, in its words."""
+
+    @property
+    def is_queued(self) -> bool:
+        return any(member.state is MemberState.QUEUED for member in self.members)
 
 
 class SpecConflict(Exception):
     """The name exists at the cluster backend with another specification, was stopped before, or is no DNS label."""
+
+
+class NoCapacity(Exception):
+    """The backend has no room for the attempt and did not queue it either; the sentence has its words."""
 
 
 class BackendFailed(Exception):
@@ -95,7 +129,10 @@ class BackendFailed(Exception):
 
 class Backend(Protocol):
     async def start(self, spec: AttemptSpec) -> None:
-        """Start all nodes of the attempt. Calling it again is success. Raises SpecConflict if it cannot be."""
+        """Start all nodes of the attempt, or queue them at the backend. Calling it again is success.
+
+        Raises: SpecConflict if it cannot be, NoCapacity if it cannot be for now.
+        """
 
     async def inspect(self, name: str) -> AttemptStatus | None:
         """Return what the backend has of the attempt. None: it does not know the name, which says nothing about its

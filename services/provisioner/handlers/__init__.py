@@ -6,11 +6,11 @@ from pathlib import Path
 from schemas.job import JobEvaluating, JobScheduled, JobStageCompleted, JobStopping
 from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
 from schemas.training import TrainingStarted
-from services.provisioner.backends.protocol import Backend
+from services.provisioner.backends.dispatch import Backends
 from services.provisioner.handlers import messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
 from services.provisioner.handlers.cluster import Cluster, nothing
-from services.provisioner.handlers.pools import Pools
+from services.provisioner.handlers.pools import Connect, Pools
 from shared.service import Service
 
 RESYNC = timedelta(seconds=1)
@@ -20,10 +20,11 @@ PARALLEL_ENDS = 8
 """An end waits for the grace of its processes and needs no core."""
 
 
-def register(service: Service, backend: Backend, *, pools_file: Path) -> None:
+def register(service: Service, backends: Backends, *, pools_file: Path, connect: Connect) -> None:
+    """`connect`: returns the backends of the pools that are not of this machine."""
     _register_messages(service)
-    _register_pools(service, Pools(service, pools_file))
-    _register_cluster(service, Cluster(service, backend))
+    _register_pools(service, Pools(service, pools_file, backends, connect))
+    _register_cluster(service, Cluster(service, backends))
 
 
 def _register_messages(service: Service) -> None:

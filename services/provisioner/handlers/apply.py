@@ -1,6 +1,7 @@
 """A decision becomes rows, events, tasks and timers, in one transaction."""
 
 from datetime import datetime
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -24,6 +25,8 @@ class BackendTask(Task):
     job_id: str
     number: int
     name: str
+    pool: str = ""
+    """Pool of its nodes, which says at which backend; empty for an attempt that nobody knows."""
 
     @property
     def key(self) -> str:
@@ -32,7 +35,6 @@ class BackendTask(Task):
 
 class CreateNodes(BackendTask):
     tenant: str
-    pool: str
     nodes: int
     devices_per_node: int
     devices: tuple[tuple[int, ...], ...] = ()
@@ -78,26 +80,23 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
 
 
 def _task(attempt: Attempt, action: Action) -> BackendTask:
-    job_id, number, name = attempt.job_id, attempt.number, attempt.name
+    where = _where(attempt)
     match action:
         case Create():
             return _creation(attempt)
         case Release(grace_seconds):
-            return ReleaseNodes(job_id=job_id, number=number, name=name, grace_seconds=grace_seconds)
+            return ReleaseNodes(**where, grace_seconds=grace_seconds)
         case Notify(index, deadline):
-            return NotifyNode(job_id=job_id, number=number, name=name, index=index, deadline=deadline)
+            return NotifyNode(**where, index=index, deadline=deadline)
         case End(index):
-            return EndNode(job_id=job_id, number=number, name=name, index=index)
+            return EndNode(**where, index=index)
 
 
 def _creation(attempt: Attempt) -> CreateNodes:
     assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
     return CreateNodes(
-        job_id=attempt.job_id,
-        number=attempt.number,
-        name=attempt.name,
+        **_where(attempt),
         tenant=attempt.tenant,
-        pool=attempt.pool,
         nodes=len(attempt.nodes),
         devices_per_node=attempt.devices_per_node,
         devices=tuple(node.devices for node in attempt.nodes),
@@ -105,3 +104,13 @@ def _creation(attempt: Attempt) -> CreateNodes:
         grace_seconds=attempt.grace_seconds,
         start_deadline=attempt.start_deadline,
     )
+
+
+def _where(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "job_id": attempt.job_id,
+        "number": attempt.number,
+        "name": attempt.name,
+        # What never had a node may be at any backend, as far as anybody knows.
+        "pool": attempt.pool if attempt.nodes else "",
+    }

@@ -1,18 +1,22 @@
-"""What is done at the cluster backend, outside any transaction, and what the backend shows."""
+"""What is done at the cluster backends, outside any transaction, and what they show."""
 
+import asyncio
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from services.provisioner import decide, store
+from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     AttemptStatus,
     Backend,
-    MemberState,
+    BackendFailed,
+    NoCapacity,
     SpecConflict,
 )
-from services.provisioner.decide import Exit
 from services.provisioner.handlers.apply import (
     BackendTask,
     CreateNodes,
@@ -21,10 +25,11 @@ from services.provisioner.handlers.apply import (
     ReleaseNodes,
     apply,
 )
-from services.provisioner.model import Attempt
+from services.provisioner.model import Attempt, AttemptState
 from shared.errors import Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger
+from shared.loops import repeat
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -34,39 +39,68 @@ RUNNER = (sys.executable, "-m", "services.trainer_agent.runner")
 REPOSITORY = Path(__file__).parents[3]
 
 
+FOLLOW_AGAIN = timedelta(seconds=1)
+KNOWN_AT_MOST = 10_000
+"""Statuses that are kept to be compared with what comes next."""
+
+
+class Full(Rejected):
+    """The backend has no room for the attempt for now."""
+
+
+@dataclass(frozen=True)
+class Created:
+    """What the backend has of an attempt after it was asked to start it."""
+
+    has_nodes: bool
+    is_queued: bool = False
+    waiting_for: str = ""
+
+
 @dataclass(frozen=True)
 class Cluster:
     service: Service
-    backend: Backend
+    backends: Backends
 
-    async def create(self, task: CreateNodes) -> bool:
-        """Create the nodes unless the attempt was stopped; return whether the backend has nodes of it."""
+    async def create(self, task: CreateNodes) -> Created:
+        """Create the nodes unless the attempt was stopped."""
         async with self.service.unit() as unit:
             attempt, now = await _get(unit, task), unit.now
+        backend = self.backends.of(task.pool)
         if not decide.is_wanted(attempt):
-            return await self.backend.inspect(task.name) is not None
+            return _created(await backend.inspect(task.name))
         if now > task.start_deadline:
             raise Rejected(f"{task.name} was not created by its start deadline {task.start_deadline}")
         failpoint("provider.create.before")
         try:
-            await self.backend.start(_spec(task))
+            await backend.start(_spec(task))
         except SpecConflict as conflict:
             raise Rejected(str(conflict)) from conflict
+        except NoCapacity as refusal:
+            raise Full(str(refusal)) from refusal
         failpoint("provider.create.after")
-        return True
+        return _created(await backend.inspect(task.name))
 
-    async def created(self, task: CreateNodes, result: bool, unit: Unit) -> None:
+    async def created(self, task: CreateNodes, result: Created, unit: Unit) -> None:
         attempt = await _get(unit, task)
-        await apply(unit, attempt, decide.on_created(attempt, has_nodes=result, now=unit.now))
+        decision = decide.on_created(
+            attempt,
+            has_nodes=result.has_nodes,
+            is_queued=result.is_queued,
+            waiting_for=result.waiting_for,
+            now=unit.now,
+        )
+        await apply(unit, attempt, decision)
 
     async def create_failed(self, task: CreateNodes, error: Exception, unit: Unit) -> None:
         attempt = await _get(unit, task)
-        code = "refused" if isinstance(error, Rejected) else "backend_failed"
-        await apply(unit, attempt, decide.on_create_failed(attempt, code, str(error)))
+        await apply(unit, attempt, decide.on_create_failed(attempt, _code(error), str(error)))
 
     async def release(self, task: ReleaseNodes) -> None:
-        await self.backend.stop(task.name, task.grace_seconds)
-        await self.backend.forget(task.name)
+        """Remove the attempt, from all backends where nobody knows which has it."""
+        for backend in [self.backends.of(task.pool)] if task.pool else self.backends.all():
+            await backend.stop(task.name, task.grace_seconds)
+            await backend.forget(task.name)
         failpoint("provider.delete.after")
 
     async def released(self, task: ReleaseNodes, result: None, unit: Unit) -> None:
@@ -74,10 +108,10 @@ class Cluster:
         await apply(unit, attempt, decide.on_released(attempt, now=unit.now))
 
     async def notify(self, task: NotifyNode) -> None:
-        await self.backend.notify(task.name, task.index, task.deadline)
+        await self.backends.of(task.pool).notify(task.name, task.index, task.deadline)
 
     async def end(self, task: EndNode) -> None:
-        await self.backend.end(task.name, task.index)
+        await self.backends.of(task.pool).end(task.name, task.index)
 
     async def again(self, task: BackendTask, error: Exception, unit: Unit) -> None:
         """Ask the backend again: what is asked for must happen in the end, or nodes leak."""
@@ -85,36 +119,71 @@ class Cluster:
         await unit.start_task(task)
 
     async def follow(self) -> None:
-        """Watch the backend. Ends only by an error; the next call begins with all that is there."""
-        async for status in self.backend.watch():
-            await self._observed(status)
+        """Watch the backends, each by itself: one that does not answer keeps nobody from hearing of the others.
+
+        Ends when that of this machine fails; the next call begins with all that is there.
+        """
+        local, *others = self.backends.all()
+        loops = [asyncio.create_task(repeat(FOLLOW_AGAIN, partial(self._follow, each))) for each in others]
+        try:
+            await self._follow(local)
+        finally:
+            for loop in loops:
+                loop.cancel()
+
+    async def _follow(self, backend: Backend) -> None:
+        """Take each status in once. One that came before its attempt was ready for it comes again."""
+        known: dict[str, AttemptStatus] = {}
+        try:
+            async for status in backend.watch():
+                if known.get(status.name) != status and await self._observed(status):
+                    known[status.name] = status
+                if len(known) > KNOWN_AT_MOST:
+                    known.clear()
+        except BackendFailed as failure:
+            log.warning("backend does not answer", error=str(failure))
 
     async def sweep(self) -> None:
+        for backend in self.backends.all():
+            try:
+                await self._sweep(backend)
+            except BackendFailed as failure:
+                log.warning("backend does not answer", error=str(failure))
+
+    async def _sweep(self, backend: Backend) -> None:
         """End what nobody will release. The backend is asked first: a row is older than its nodes."""
-        names = [status.name for status in await self.backend.list_owned()]
+        names = [status.name for status in await backend.list_owned()]
         async with self.service.unit() as unit:
             orphans = decide.orphans(await store.states_of(unit.conn, names))
         for name in orphans:
             log.warning("orphan removed", name=name)
-            await self.backend.stop(name, 0.0)
-            await self.backend.forget(name)
+            await backend.stop(name, 0.0)
+            await backend.forget(name)
 
-    async def _observed(self, status: AttemptStatus) -> None:
-        exits = {
-            member.index: Exit(member.exit_code)
-            for member in status.members
-            if member.state is MemberState.ENDED
-        }
-        if not exits:
-            return
+    async def _observed(self, status: AttemptStatus) -> bool:
+        """Return whether the attempt was ready to take it in."""
         async with self.service.unit() as unit:
             attempt = await store.lock_attempt_named(unit.conn, status.name)
-            if attempt is not None:
-                await apply(unit, attempt, decide.on_exits(attempt, exits))
+            if attempt is None or attempt.state is AttemptState.CREATING:
+                return False
+            await apply(unit, attempt, decide.on_status(attempt, status, now=unit.now))
+            return True
 
 
 async def nothing(task: BackendTask, result: None, unit: Unit) -> None:
     """Do nothing: the watch sees what comes of it."""
+
+
+def _created(status: AttemptStatus | None) -> Created:
+    if status is None:
+        return Created(has_nodes=False)
+    return Created(has_nodes=True, is_queued=status.is_queued, waiting_for=status.waiting_for)
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, Full):
+        return decide.NO_CAPACITY
+    return "refused" if isinstance(error, Rejected) else decide.BACKEND_FAILED
 
 
 def _spec(task: CreateNodes) -> AttemptSpec:

@@ -1,31 +1,42 @@
 """Capacity: from the file, from the operator, and from drained nodes."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.node import DrainNode, SetPoolCapacity
 from services.provisioner import decide, store
+from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.gpus import count_gpus
+from services.provisioner.backends.protocol import Backend
 from services.provisioner.handlers.apply import apply
 from services.provisioner.model import Pool
-from services.provisioner.settings import parse_pools
+from services.provisioner.settings import SlurmPool, parse_pools, parse_slurm
 from shared.errors import Refused
 from shared.messaging.unit import Unit
 from shared.service import Service
+
+Connect = Callable[[Mapping[str, SlurmPool]], Mapping[str, Backend]]
+"""Returns the backends of pools that are not of this machine."""
 
 
 @dataclass(frozen=True)
 class Pools:
     service: Service
     file: Path
+    backends: Backends
+    connect: Connect
 
     async def read(self) -> None:
         """Read the pools of the file at start, and announce what each has, for whoever plans with it."""
-        configured_pools = parse_pools(self.file.read_text(), count_gpus=count_gpus)
+        text = self.file.read_text()
+        configured_pools = parse_pools(text, count_gpus=count_gpus)
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)
-            for pool in decide.on_pools_read(known, configured_pools):
+            pools = decide.on_pools_read(known, configured_pools)
+            for pool in pools:
                 await _save(unit, pool)
+        self.backends.use(pools, self.connect(parse_slurm(text)))
 
     async def drain_node(self, command: DrainNode, unit: Unit) -> None:
         attempt, beside = await store.lock_attempts_beside(unit.conn, command.node_id)

@@ -1,7 +1,7 @@
 """Rows of the table about an attempt under way: what follows from its facts in provisioning and running."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from schemas.base import BundleRef, FailureClass, StartFrom
 from schemas.job import (
@@ -65,9 +65,29 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         machines=placement.machines,
         stage=job.stage,
     )
-    overdue = StartOverdue(job_id=job.id, attempt=run.number)
-    timers = (Timer(overdue, run.start_deadline + view.policy.start_slack), *_run_timer(begun, view))
-    return Decision(begun, (fact,), timers)
+    return Decision(begun, (fact,), start_timers(begun, view))
+
+
+def restarted_clock(job: Job, start_deadline: datetime, view: View) -> Job:
+    """Let the time that the attempt may run count from now on."""
+    longest = longest_hold(job.spec.resources)
+    return job.with_run(
+        start_deadline=start_deadline, ends_by=None if longest is None else view.now + longest
+    )
+
+
+def start_timers(job: Job, view: View) -> tuple[Timer, ...]:
+    """Return the timers of an attempt whose times begin to count now."""
+    overdue = StartOverdue(job_id=job.id, attempt=job.attempt)
+    due = job.present.start_deadline + view.policy.start_slack
+    return (Timer(overdue, due), *_run_timer(job, view))
+
+
+def last_second(job: Job) -> datetime:
+    """Return until when the attempt may run at most, before its grace."""
+    ends_by = job.present.ends_by
+    assert ends_by is not None, f"job {job.id} states no longest run time"
+    return ends_by - timedelta(seconds=job.grace_seconds)
 
 
 def _run_timer(job: Job, view: View) -> tuple[Timer, ...]:

@@ -17,7 +17,14 @@ from schemas.model import (
     PromotionRefused,
     Stage,
 )
-from schemas.node import NodeLost, NodePreempted, NodesReleased, ProvisioningFailed
+from schemas.node import (
+    NodeLost,
+    NodePreempted,
+    NodesProvisioned,
+    NodesQueued,
+    NodesReleased,
+    ProvisioningFailed,
+)
 from schemas.training import (
     CheckpointWritten,
     TrainingCompleted,
@@ -25,7 +32,13 @@ from schemas.training import (
     TrainingStarted,
     TrainingStopped,
 )
-from services.scheduler.decide.attempt import infra_stop, overrun_stop
+from services.scheduler.decide.attempt import (
+    infra_stop,
+    last_second,
+    overrun_stop,
+    restarted_clock,
+    start_timers,
+)
 from services.scheduler.decide.decision import (
     Decision,
     DeploymentOverdue,
@@ -72,6 +85,19 @@ def with_dataset(job: Job, dataset: Dataset) -> Job:
     later = tuple(dataset if dataset_id == dataset.dataset_id else each for dataset_id, each in known)
     first = dataset if job.dataset_id == dataset.dataset_id else job.dataset
     return replace(job, dataset=first, later_datasets=later)
+
+
+def on_nodes_queued(job: Job, fact: NodesQueued, view: View) -> Decision:
+    return _store(job, fact, view, waits_at_backend=True)
+
+
+def on_nodes_provisioned(job: Job, fact: NodesProvisioned, view: View) -> Decision:
+    """After a wait in the backend's queue the times to start and to run count from now on."""
+    decision = _store(job, fact, view, waits_at_backend=False)
+    if decision.ignored or fact.start_deadline is None:
+        return decision
+    begun = restarted_clock(decision.job, fact.start_deadline, view)
+    return replace(decision, job=begun, timers=decision.timers + start_timers(begun, view))
 
 
 def on_provisioning_failed(job: Job, fact: ProvisioningFailed, view: View) -> Decision:
@@ -218,6 +244,8 @@ def on_start_overdue(job: Job, timer: StartOverdue, view: View) -> Decision:
     """provisioning -> stopping(failure infra)."""
     if job.state is not JobState.PROVISIONING or timer.attempt != job.attempt:
         return Decision(job)
+    if job.facts.waits_at_backend or view.now < job.present.start_deadline:
+        return Decision(job)  # another timer is set once its nodes exist, or was
     message = f"training did not start by {job.present.start_deadline:%H:%M:%S} UTC"
     return follow(ask_to_stop(job, infra_stop(message, view), view), view)
 
@@ -226,6 +254,8 @@ def on_run_overdue(job: Job, timer: RunOverdue, view: View) -> Decision:
     """provisioning, running -> stopping(failure user)."""
     if job.state not in (JobState.PROVISIONING, JobState.RUNNING) or timer.attempt != job.attempt:
         return Decision(job)
+    if job.facts.waits_at_backend or view.now < last_second(job):
+        return Decision(job)  # another timer is set once its nodes exist, or was
     return follow(ask_to_stop(job, overrun_stop(job, view), view), view)
 
 
@@ -266,6 +296,8 @@ def _ignored(job: Job) -> Decision:
 
 
 ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
+    NodesQueued: on_nodes_queued,
+    NodesProvisioned: on_nodes_provisioned,
     NodePreempted: on_node_preempted,
     NodeLost: on_node_lost,
     TrainingStarted: on_training_started,

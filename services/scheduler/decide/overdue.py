@@ -35,7 +35,7 @@ def deadline(job: OpenJob, policy: Policy) -> datetime | None:
     """Return until when the job may stay in its state; None where it may stay for ever."""
     run = job.run
     if job.state is JobState.PROVISIONING:
-        return run.start_deadline + policy.start_slack
+        return None if run.facts.waits_at_backend else run.start_deadline + policy.start_slack
     if job.state is JobState.EVALUATING:
         return None if job.gated_at is None else job.gated_at + policy.deploy_within
     if run.facts.released_at is not None:

@@ -16,12 +16,14 @@ from schemas.node import (
     NodeLost,
     NodePreempted,
     NodesProvisioned,
+    NodesQueued,
     NodesReleased,
     ProvisioningFailed,
 )
 from schemas.specification import JobSpec
 from services.provisioner import decide
-from services.provisioner.decide import START_SLACK, Create, Decision, End, Exit, Notify, Release
+from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
+from services.provisioner.decide import START_SLACK, Create, Decision, End, Notify, Release
 from services.provisioner.model import Attempt, AttemptState, Pool
 from shared.errors import Refused
 from tests.moves import moves_of
@@ -75,6 +77,19 @@ def stopping(*, seconds: float = 30) -> JobStopping:
 
 def stop(attempt: Attempt | None, *, seconds: float = 30, now: datetime = NOON) -> Decision:
     return decide.on_job_stopping(attempt, stopping(seconds=seconds), now=now)
+
+
+def ended(index: int, code: int | None, **changes: object) -> Member:
+    cause = Cause.NODE_LOST if code is None else Cause.EXITED
+    return replace(Member(index, MemberState.ENDED, exit_code=code, cause=cause), **changes)
+
+
+def shown(attempt: Attempt, *members: Member, now: datetime = NOON, **changes: str) -> Decision:
+    return decide.on_status(attempt, AttemptStatus(attempt.name, members, **changes), now=now)
+
+
+def exits(attempt: Attempt, codes: dict[int, int | None]) -> Decision:
+    return shown(attempt, *(ended(index, code) for index, code in codes.items()))
 
 
 def types(decision: Decision) -> list[type]:
@@ -276,9 +291,9 @@ class TestStop:
 
 class TestRelease:
     def test_when_all_runners_have_exited(self):
-        first = decide.on_exits(running(), {0: Exit(0)})
+        first = exits(running(), {0: 0})
         assert first.actions == ()
-        assert decide.on_exits(first.attempt, {0: Exit(0), 1: Exit(143)}).actions == (Release(),)
+        assert exits(first.attempt, {0: 0, 1: 143}).actions == (Release(),)
 
     def test_at_job_evaluating_with_time_for_the_log(self):
         decision = decide.on_attempt_completed(running())
@@ -304,31 +319,143 @@ class TestLoss:
         ("code", "lost"), [(0, False), (143, False), (1, True), (137, True), (None, True)]
     )
     def test_is_any_exit_but_0_and_143(self, code, lost):
-        decision = decide.on_exits(running(), {1: Exit(code)})
+        decision = exits(running(), {1: code})
         assert types(decision) == ([NodeLost] if lost else [])
         assert decision.attempt.nodes[1].has_ended
 
     def test_is_reported_once(self):
-        attempt = decide.on_exits(running(), {1: Exit(137)}).attempt
-        assert decide.on_exits(attempt, {1: Exit(137)}) == Decision(attempt)
+        attempt = exits(running(), {1: 137}).attempt
+        assert exits(attempt, {1: 137}) == Decision(attempt)
 
     def test_names_the_node_and_what_was_found(self):
-        lost = decide.on_exits(running(), {1: Exit(137)}).events[0]
+        lost = exits(running(), {1: 137}).events[0]
         assert lost.node_id == "a-ftjob-1-e1-n1"
         assert lost.message == "the runner of node a-ftjob-1-e1-n1 exited with code 137, expected 0 or 143"
         assert lost.failure_class is FailureClass.INFRA
 
     def test_is_no_fault_of_the_node_where_its_runner_heard_nothing_of_kafka(self):
-        lost = decide.on_exits(running(), {1: Exit(EXIT_FENCED)}).events[0]
+        lost = exits(running(), {1: EXIT_FENCED}).events[0]
         assert lost.failure_class is FailureClass.PLATFORM
 
     def test_of_a_node_that_was_noticed_is_no_news(self):
         noticed = preempt(running()).attempt
-        assert decide.on_exits(noticed, {0: Exit(None)}).events == ()
+        assert exits(noticed, {0: None}).events == ()
 
     def test_is_not_what_we_did_ourselves(self):
         releasing = decide.on_attempt_completed(running()).attempt
-        assert decide.on_exits(releasing, {0: Exit(None)}) == Decision(releasing)
+        assert exits(releasing, {0: None}) == Decision(releasing)
+
+
+def queued(**changes: object) -> Attempt:
+    decision = decide.on_created(creating(), has_nodes=True, is_queued=True, waiting_for="Priority", now=NOON)
+    return replace(decision.attempt, **changes)
+
+
+def members(state: MemberState, **changes: object) -> list[Member]:
+    return [replace(Member(index, state), **changes) for index in range(2)]
+
+
+class TestQueue:
+    """An attempt that waits in the backend's own queue."""
+
+    def test_is_announced_with_what_it_waits_for_and_has_no_deadline(self):
+        decision = decide.on_created(
+            creating(), has_nodes=True, is_queued=True, waiting_for="Priority", now=NOON
+        )
+        assert types(decision) == [NodesQueued]
+        assert decision.events[0].waiting_for == "Priority"
+        assert (decision.attempt.state, decision.attempt.held) == (AttemptState.QUEUED, 2)
+        assert decision.wake_at is None
+        assert decide.on_due(decision.attempt, now=START_DEADLINE + 60 * SECOND).actions == ()
+
+    def test_is_left_when_it_runs_and_costs_and_is_awaited_from_then_on(self):
+        later = NOON + 1000 * SECOND
+        assert shown(queued(), *members(MemberState.QUEUED), now=later) == Decision(queued())
+        decision = shown(queued(), *members(MemberState.RUNNING, host="n3"), now=later)
+        assert types(decision) == [NodesProvisioned]
+        event = decision.events[0]
+        assert event.start_deadline == START_DEADLINE + 1000 * SECOND
+        assert [node.allocated_at for node in event.nodes] == [later] * 2
+        assert decision.wake_at == event.start_deadline + START_SLACK
+        assert [node.host for node in decision.attempt.nodes] == ["n3", "n3"]
+
+    def test_that_it_left_and_ended_meanwhile_is_both_told(self):
+        decision = shown(queued(), ended(0, 143, host="n1"), ended(1, 7, host="n2"))
+        assert types(decision) == [NodesProvisioned, NodeLost]
+        assert (decision.attempt.state, decision.actions) == (AttemptState.RELEASING, (Release(),))
+
+    def test_without_hope_is_no_capacity(self):
+        decision = shown(queued(), *members(MemberState.QUEUED), refusal="PartitionNodeLimit")
+        assert (decision.events, decision.actions) == ((), (Release(),))
+        failed = decide.on_released(decision.attempt, now=NOON)
+        assert types(failed) == [ProvisioningFailed]
+        assert (failed.events[0].code, failed.events[0].message) == ("no_capacity", "PartitionNodeLimit")
+
+    def test_that_somebody_ended_is_a_failure(self):
+        decision = shown(queued(), *members(MemberState.ENDED, cause=Cause.CANCELLED))
+        failed = decide.on_released(decision.attempt, now=NOON)
+        assert failed.events[0].code == "backend_failed"
+        assert "cancelled" in failed.events[0].message
+
+    def test_is_left_at_once_on_a_stop_and_costs_nothing(self):
+        decision = stop(queued())
+        assert decision.actions == (Release(),)
+        released = decide.on_released(decision.attempt, now=NOON)
+        assert types(released) == [NodesReleased]
+        assert released.events[0].nodes == ()
+
+    def test_that_a_stop_overtook_is_left_and_costs_nothing(self):
+        decision = decide.on_created(stop(creating()).attempt, has_nodes=True, is_queued=True, now=NOON)
+        assert decide.on_released(decision.attempt, now=NOON).events[0].nodes == ()
+
+
+class TestNoticesOfTheBackend:
+    def notice(self, *, seconds: float = 30) -> Member:
+        deadline = NOON + timedelta(seconds=seconds)
+        return Member(0, MemberState.RUNNING, notice_deadline=deadline, notice_source="preemption")
+
+    def test_tell_everyone_and_the_runner(self):
+        decision = shown(running(), self.notice())
+        assert types(decision) == [NodePreempted]
+        assert (decision.events[0].node_id, decision.events[0].source) == ("a-ftjob-1-e1-n0", "preemption")
+        assert decision.actions == (Notify(0, NOON + 30 * SECOND),)
+        assert decision.wake_at == NOON + 30 * SECOND
+
+    def test_are_told_once_unless_they_come_nearer(self):
+        noticed = shown(running(), self.notice()).attempt
+        assert shown(noticed, self.notice()) == Decision(noticed)
+        assert shown(noticed, self.notice(seconds=60)) == Decision(noticed)
+        assert shown(noticed, self.notice(seconds=5)).events[0].deadline == NOON + 5 * SECOND
+
+    def test_are_not_what_the_platform_itself_has_given(self):
+        deadline = NOON + 30 * SECOND
+        own = Member(0, MemberState.RUNNING, notice_deadline=deadline)
+        assert shown(running(), own) == Decision(running())
+
+    def test_that_came_too_late_make_no_loss(self):
+        decision = shown(running(), ended(0, None, cause=Cause.PREEMPTED))
+        assert types(decision) == [NodePreempted]
+        assert decision.events[0].deadline == NOON
+
+    def test_of_a_runner_that_has_exited_already_are_no_news(self):
+        gone = exits(running(), {0: 143}).attempt
+        assert shown(gone, self.notice()) == Decision(gone)
+
+
+class TestCauses:
+    def test_of_others_that_went_with_a_lost_machine_blame_nobody(self):
+        decision = shown(running(), ended(0, None, host="n1"), ended(1, None, cause=Cause.CANCELLED))
+        assert [event.node_id for event in decision.events] == ["a-ftjob-1-e1-n0"]
+        assert decision.events[0].host == "n1"
+        assert decision.attempt.state is AttemptState.RELEASING
+
+    def test_by_somebody_at_the_backend_are_losses_that_say_so(self):
+        decision = shown(running(), ended(0, None, cause=Cause.CANCELLED))
+        assert "was cancelled at the cluster backend" in decision.events[0].message
+
+    def test_that_are_unknown_end_nothing(self):
+        decision = shown(running(), *members(MemberState.ENDED, cause=Cause.UNKNOWN))
+        assert decision == Decision(running())
 
 
 def preempt(
@@ -351,10 +478,10 @@ class TestPreemption:
     def test_without_notice_ends_the_node_and_says_nothing(self):
         decision = preempt(running(), seconds=0)
         assert (decision.events, decision.actions) == ((), (End(0),))
-        assert types(decide.on_exits(decision.attempt, {0: Exit(None)})) == [NodeLost]
+        assert types(exits(decision.attempt, {0: None})) == [NodeLost]
 
     def test_of_a_job_takes_the_first_node_that_is_left(self):
-        attempt = decide.on_exits(running(), {0: Exit(0)}).attempt
+        attempt = exits(running(), {0: 0}).attempt
         assert preempt(attempt, "job:ftjob-1").events[0].node_id == "a-ftjob-1-e1-n1"
 
     def test_again_counts_only_if_it_is_earlier(self):
@@ -367,7 +494,7 @@ class TestPreemption:
         [
             (None, "unknown_node"),
             (creating(), "not_running"),
-            (decide.on_exits(running(), {0: Exit(0)}).attempt, "not_running"),
+            (exits(running(), {0: 0}).attempt, "not_running"),
             (decide.on_attempt_completed(running()).attempt, "not_running"),
         ],
         ids=["unknown", "creating", "ended", "releasing"],
@@ -394,7 +521,7 @@ class TestPreemption:
 
     def test_a_drain_gives_notice_to_all_nodes_of_the_machine(self):
         target, same = running(), running(job_id="ftjob-2")
-        ended = decide.on_exits(running(job_id="ftjob-3"), {0: Exit(0)}).attempt
+        ended = exits(running(job_id="ftjob-3"), {0: 0}).attempt
         coming = replace(creating(), job_id="ftjob-4")
         elsewhere = running(job_id="ftjob-5")
         elsewhere = replace(
@@ -447,7 +574,8 @@ def test_orphans_are_of_no_attempt_or_of_one_that_is_gone():
 
 def test_an_attempt_moves_so_and_no_other_way():
     assert moves_of(AttemptState, lambda state: creating(state=state), field="state") == {
-        "creating": {"running", "failing", "releasing"},
+        "creating": {"queued", "running", "failing", "releasing"},
+        "queued": {"running", "failing", "releasing"},
         "running": {"releasing"},
         "failing": {"refused", "releasing"},
         "releasing": {"released"},

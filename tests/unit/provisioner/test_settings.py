@@ -1,13 +1,18 @@
 """The files that an operator writes for the provisioner."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from schemas.base import CapacityType, DeviceKind
 from services.provisioner import settings
+from services.provisioner.backends.dispatch import Backends
+from services.provisioner.backends.protocol import BackendFailed
 from services.provisioner.model import Pool
-from services.provisioner.settings import parse_pools
+from services.provisioner.settings import parse_pools, parse_slurm
+
+ON_SLURM = '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n'
 
 
 def parsed(text: str, *, gpus: int | None = None) -> dict[str, Pool]:
@@ -78,10 +83,12 @@ class TestGpus:
     def test_a_node_has_those_that_are_found_where_the_file_does_not_say(self, lines, gpus, devices):
         assert parsed(a_table(**{"device": '"cuda"'} | lines), gpus=gpus)["a"].devices_per_node == devices
 
-    def test_they_are_counted_only_where_a_pool_has_any(self):
+    def test_they_are_counted_only_where_a_pool_of_this_machine_has_any(self):
         with pytest.raises(AssertionError, match="asked"):
             parse_pools(a_table(device='"cuda"'), count_gpus=asked)
         parse_pools(a_table(), count_gpus=asked)
+        remote = a_table(device='"cuda"', devices_per_node=8, backend='"slurm"') + ON_SLURM
+        assert parse_pools(remote, count_gpus=asked)["a"].devices_per_node == 8
 
     def test_two_pools_do_not_have_the_same(self):
         spot = a_table("spot", device='"cuda"', devices_per_node=4)
@@ -101,3 +108,38 @@ class TestGpus:
 
 def asked() -> int:
     raise AssertionError("asked")
+
+
+SLURM = '[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cpu"\n'
+
+
+def test_pools_file_says_where_a_pool_is():
+    text = SLURM + 'backend = "slurm"\n[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\nflags = ["-x"]\n'
+    assert parsed(text)["a"].backend == "slurm"
+    pool = parse_slurm(text)["a"]
+    assert (str(pool.folder), pool.partition, pool.flags) == ("/shared", "p", ("-x",))
+    assert (parsed(SLURM)["a"].backend, parse_slurm(SLURM)) == ("local", {})
+
+
+@pytest.mark.parametrize(
+    "lines", ['backend = "slurm"\n', '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n']
+)
+def test_a_backend_and_its_table_come_together(lines):
+    with pytest.raises(ValueError, match=r"pools\.a"):
+        parsed(SLURM + lines)
+
+
+class TestBackends:
+    """Which backend has a pool's nodes."""
+
+    def test_follows_from_the_pool(self):
+        local, remote = object(), object()
+        backends = Backends(local)
+        pools = parsed(SLURM).values()
+        gone = replace(next(iter(pools)), name="gone", backend="slurm")
+        backends.use([*pools, gone], {"b": remote, "c": remote})
+        assert (backends.of("a"), backends.of("b")) == (local, remote)
+        assert backends.all() == [local, remote]
+        for unknown in ("gone", "moon"):
+            with pytest.raises(BackendFailed, match=f"pool {unknown} is not in the pools file"):
+                backends.of(unknown)

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from schemas.base import BestBundle, BundleRef, FailureClass
+from schemas.base import BestBundle, BundleRef, CapacityType, FailureClass
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import CancelJob, PauseJob, PauseReason, ResumeJob, RetryJob
@@ -16,7 +16,14 @@ from schemas.model import (
     PromotionRefused,
     Stage,
 )
-from schemas.node import NodeLost, NodePreempted, NodesReleased, ProvisioningFailed
+from schemas.node import (
+    NodeLost,
+    NodePreempted,
+    NodesProvisioned,
+    NodesQueued,
+    NodesReleased,
+    ProvisioningFailed,
+)
 from schemas.training import (
     BundleKind,
     CheckpointWritten,
@@ -47,6 +54,21 @@ def resume() -> ResumeJob:
 
 def retry(new_job_id: str = "ftjob-2") -> RetryJob:
     return RetryJob(**JOB, new_job_id=new_job_id)
+
+
+def nodes_queued(*, attempt: int = 1) -> NodesQueued:
+    return NodesQueued(**JOB, attempt=attempt, pool="cpu-spot", waiting_for="Priority")
+
+
+def nodes_provisioned(*, attempt: int = 1, start_deadline: datetime | None = None) -> NodesProvisioned:
+    return NodesProvisioned(
+        **JOB,
+        attempt=attempt,
+        pool="cpu-spot",
+        capacity_type=CapacityType.SPOT,
+        nodes=(),
+        start_deadline=start_deadline,
+    )
 
 
 def provisioning_failed(code: str = "no_capacity", *, attempt: int = 1) -> ProvisioningFailed:

@@ -8,7 +8,8 @@ from schemas.base import FailureClass
 from schemas.job import JobFailed, JobStopping
 from schemas.lifecycle import JobState
 from schemas.specification import Resources
-from services.scheduler.decide.decision import RunOverdue, StopOverdue, Timer
+from services.scheduler.decide.decision import RunOverdue, StartOverdue, StopOverdue, Timer
+from services.scheduler.decide.overdue import OpenJob, deadline
 from tests.builders import NOON, a_bundle, a_job, a_job_spec
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
@@ -124,8 +125,53 @@ class TestLongestRunTime:
     def test_what_ends_while_it_is_stopped_has_ended_well(self):
         history = self.begun()
         attempt = history.job.attempt
-        history.apply(incoming.started(attempt=attempt), RunOverdue(job_id="ftjob-1", attempt=attempt))
+        history.apply(incoming.started(attempt=attempt)).later(hours=1)
+        history.apply(RunOverdue(job_id="ftjob-1", attempt=attempt))
         assert history.job.state is STOPPING
         final = a_bundle(step=600, attempt=attempt)
         history.apply(incoming.completed(final, attempt=attempt), incoming.verified(final))
         assert history.job.state is EVALUATING
+
+
+class TestQueueOfTheBackend:
+    """What waits in the queue of a cluster backend is not late, and its times begin when it runs."""
+
+    RESOURCES = Resources(max_run_seconds=3_600, grace_seconds=30)
+
+    def waiting(self) -> History:
+        history = History(a_job(QUEUED, spec=a_job_spec(resources=self.RESOURCES))).schedule()
+        return history.apply(incoming.nodes_queued(attempt=history.job.attempt))
+
+    def fire(self, history: History, kind: type, *, number: int) -> History:
+        timer = [timer for timer in history.timers if isinstance(timer.payload, kind)][number]
+        history.now = timer.at
+        return history.apply(timer.payload)
+
+    def test_is_waited_in_for_as_long_as_it_takes(self):
+        history = self.waiting()
+        for kind in (StartOverdue, RunOverdue):
+            self.fire(history, kind, number=0)
+        assert history.job.state is PROVISIONING
+        assert deadline(OpenJob(PROVISIONING, history.job.present, None), history.view.policy) is None
+
+    def test_is_left_with_the_whole_time_to_start_and_to_run(self):
+        history = self.waiting().later(hours=5)
+        begun, start_deadline = history.now, history.now + timedelta(minutes=5)
+        history.apply(incoming.nodes_provisioned(attempt=history.job.attempt, start_deadline=start_deadline))
+        assert history.job.present.start_deadline == start_deadline
+        assert history.job.present.ends_by == begun + timedelta(seconds=3_630)
+        history.now = begun
+        first = next(timer for timer in history.timers if isinstance(timer.payload, StartOverdue))
+        assert history.apply(first.payload).job.state is PROVISIONING
+        assert self.fire(history, StartOverdue, number=1).job.state is STOPPING
+
+    def test_is_none_where_the_backend_starts_at_once(self):
+        history = History(a_job(QUEUED)).schedule()
+        before, timers = history.job.present, len(history.timers)
+        history.apply(incoming.nodes_provisioned(attempt=history.job.attempt))
+        assert (history.job.present, len(history.timers)) == (before, timers)
+
+    def test_without_room_costs_no_budget(self):
+        history = self.waiting()
+        history.apply(incoming.provisioning_failed("no_capacity", attempt=history.job.attempt))
+        assert (history.job.state, history.job.requeues) == (QUEUED, {})

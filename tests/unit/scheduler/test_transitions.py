@@ -203,9 +203,10 @@ class TestProvisioning:
         assert (history.job.state, history.types) == (RUNNING, ["JobRunning"])
 
     def test_a_late_start_stops(self):
-        history = History(a_job(PROVISIONING)).apply(StartOverdue(job_id="ftjob-1", attempt=1))
-        fact = history.last(JobStopping)
-        assert (fact.reason, fact.failure_class, fact.deadline) == ("failure", "infra", NOON + seconds(30))
+        history = History(a_job(PROVISIONING)).later(minutes=6)
+        fact = history.apply(StartOverdue(job_id="ftjob-1", attempt=1)).last(JobStopping)
+        deadline = history.now + seconds(30)
+        assert (fact.reason, fact.failure_class, fact.deadline) == ("failure", "infra", deadline)
 
     @pytest.mark.parametrize(("state", "attempt"), [(PROVISIONING, 2), (RUNNING, 1), (QUEUED, 1)])
     def test_a_start_timer_of_another_time_does_nothing(self, state, attempt):

@@ -1,0 +1,202 @@
+"""A Slurm of this machine for tests and for trying: munged, slurmctld and several slurmds on 127.0.0.1.
+
+    <folder>/slurm.conf cgroup.conf   its configuration; clients find it by SLURM_CONF
+             munge.key munge.sock     its own credentials
+             state/ spool/ *.log      what the daemons keep and say
+
+Two partitions share all nodes: `spot`, whose jobs the other preempts with a grace of 2 s, and `ondemand`.
+"""
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from deploy.local.errors import StackError, end_of
+from deploy.slurm.packages import programs
+from shared.ports import free_port
+from shared.processes.ending import kill_marked
+from shared.processes.environment import inherited
+from shared.processes.spawn import ending_with_us
+
+NODES = 4
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 20.0
+MARK = "RETUNE_SLURM"
+
+CONF = """\
+ClusterName=retune
+SlurmctldHost={host}({loopback})
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.sock
+CryptoType=crypto/munge
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n.log
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+ReturnToService=2
+SlurmctldTimeout=10
+SlurmdTimeout={lost_after}
+KillWait=2
+MinJobAge=300
+SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+{nodes}
+PartitionName=DEFAULT Nodes={names} OverSubscribe=EXCLUSIVE
+PartitionName=spot Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
+PartitionName=ondemand PriorityTier=10 PreemptMode=OFF
+"""
+
+
+class SlurmCluster:
+    """`with SlurmCluster(folder) as cluster`: its daemons run until the block ends."""
+
+    def __init__(
+        self, folder: Path, *, nodes: int = NODES, grace_seconds: int = 2, lost_after_seconds: int = 5
+    ) -> None:
+        self._folder = folder.absolute()
+        self._programs = programs()
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports = {name: free_port(LOOPBACK) for name in ("slurmctld", *_names(nodes))}
+        self._grace_seconds = grace_seconds
+        self._lost_after_seconds = lost_after_seconds
+        self.nodes = _names(nodes)
+
+    @property
+    def conf(self) -> Path:
+        return self._folder / "slurm.conf"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What clients of this cluster need."""
+        return inherited() | {"SLURM_CONF": str(self.conf)}
+
+    def __enter__(self) -> "SlurmCluster":
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._write()
+        munge = (f"--{name}={self._folder}/munge.{end}" for name, end in _MUNGE_FILES.items())
+        self._start("munged", "--foreground", "--force", *munge)
+        self._until((self._folder / "munge.sock").exists, "munged", "munge.log")
+        self.start_controller()
+        for node in self.nodes:
+            self.start_node(node)
+        self._until(self._are_idle, "slurmd", "slurmctld.log")
+
+    def start_controller(self) -> None:
+        self._start("slurmctld", "-D", "-f", str(self.conf))
+
+    def start_node(self, node: str) -> None:
+        self._start(node, "-D", "-N", node, "-f", str(self.conf), program="slurmd")
+
+    def kill(self, name: str) -> None:
+        """End `slurmctld`, or the slurmd of a node, as a power cut would; what a node computes runs on."""
+        daemon = self._daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run one of Slurm's commands on this cluster; return what it prints."""
+        done = subprocess.run(
+            [program, *arguments], env=self.environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise StackError(f"{program} {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def stop(self) -> None:
+        for daemon in self._daemons.values():
+            daemon.kill()
+        for daemon in self._daemons.values():
+            daemon.wait()
+        self._daemons.clear()
+        kill_marked(f"{MARK}={self._folder}", timeout_seconds=10)
+
+    def _write(self) -> None:
+        for folder in (self._folder, *(self._folder / name for name in ("state", "spool"))):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        (self._folder / "munge.key").write_bytes(os.urandom(128))
+        (self._folder / "munge.key").chmod(0o600)
+        (self._folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        host = socket.gethostname()
+        nodes = (
+            f"NodeName={name} NodeHostname={host} NodeAddr={LOOPBACK} Port={self._ports[name]} CPUs=2 RealMemory=4000"
+            for name in self.nodes
+        )
+        text = CONF.format(
+            host=host,
+            loopback=LOOPBACK,
+            port=self._ports["slurmctld"],
+            user=getpass.getuser(),
+            folder=self._folder,
+            nodes="\n".join(nodes),
+            names=",".join(self.nodes),
+            grace=self._grace_seconds,
+            lost_after=self._lost_after_seconds,
+        )
+        self.conf.write_text(text)
+
+    def _start(self, name: str, *arguments: str, program: str = "") -> None:
+        command = ending_with_us([str(self._programs[program or name]), *arguments], signal.SIGKILL)
+        with (self._folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                env={**self.environment, MARK: str(self._folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _are_idle(self) -> bool:
+        command = ["sinfo", "--noheader", "--Node", "--partition=spot", "--states=idle", "--format=%N"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        return sorted(done.stdout.split()) == sorted(self.nodes)
+
+    def _until(self, condition: Callable[[], bool], name: str, log: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise StackError(f"{name} did not start in {START_SECONDS:g} s; {end_of(self._folder / log)}")
+            time.sleep(0.05)
+
+
+_MUNGE_FILES = {
+    "key-file": "key",
+    "socket": "sock",
+    "pid-file": "pid",
+    "log-file": "log",
+    "seed-file": "seed",
+}
+
+
+def _names(count: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(1, count + 1))

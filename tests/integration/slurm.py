@@ -1,0 +1,22 @@
+"""Questions to a Slurm of this machine, and somebody else's jobs on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deploy.slurm.cluster import SlurmCluster
+
+
+@contextmanager
+def blocked(slurm: SlurmCluster, *, nodes: int, partition: str = "spot") -> Iterator[None]:
+    """Somebody else's job holds so many nodes, or takes them."""
+    job = ("--parsable", f"--partition={partition}", f"--nodes={nodes}", "--exclusive", "--output=/dev/null")
+    number = slurm.run("sbatch", *job, "--wrap=sleep 600").strip()
+    try:
+        yield
+    finally:
+        slurm.run("scancel", "--signal=KILL", "--full", number)
+        slurm.run("scancel", number)
+
+
+def running_jobs(slurm: SlurmCluster, name: str) -> list[str]:
+    return slurm.run("squeue", "--noheader", f"--name={name}", "--format=%i").split()
