@@ -4,7 +4,7 @@
              munge.key munge.sock     its own credentials
              state/ spool/ *.log      what the daemons keep and say
 
-Two partitions share all nodes: `spot`, whose jobs the other preempts with a grace of 2 s, and `ondemand`.
+Two partitions share all nodes: `spot`, whose jobs the other preempts with a grace of 10 s, and `ondemand`.
 """
 
 import getpass
@@ -13,19 +13,24 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from deploy.local.errors import StackError, end_of
 from deploy.slurm.packages import programs
 from shared.ports import free_port
-from shared.processes.ending import kill_marked
+from shared.processes.ending import kill_all
 from shared.processes.environment import inherited
+from shared.processes.identity import Identity
 from shared.processes.spawn import ending_with_us
 
 NODES = 4
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 20.0
+KILL_SECONDS = 10.0
 MARK = "RETUNE_SLURM"
 
 CONF = """\
@@ -71,7 +76,7 @@ class SlurmCluster:
     """`with SlurmCluster(folder) as cluster`: its daemons run until the block ends."""
 
     def __init__(
-        self, folder: Path, *, nodes: int = NODES, grace_seconds: int = 2, lost_after_seconds: int = 5
+        self, folder: Path, *, nodes: int = NODES, grace_seconds: int = 10, lost_after_seconds: int = 5
     ) -> None:
         self._folder = folder.absolute()
         self._programs = programs()
@@ -138,7 +143,22 @@ class SlurmCluster:
         for daemon in self._daemons.values():
             daemon.wait()
         self._daemons.clear()
-        kill_marked(f"{MARK}={self._folder}", timeout_seconds=10)
+        if left := kill_all(self._processes, timeout_seconds=KILL_SECONDS):
+            raise StackError(f"processes {left} of the Slurm in {self._folder} survive SIGKILL")
+
+    def _processes(self) -> Iterator[Identity]:
+        """Yield what daemons have started, with all below it.
+
+        A slurmstepd writes its title over the beginning of its environment, which psutil then takes for empty.
+        """
+        mark = f"{MARK}={self._folder}".encode()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+                if mark in environment:
+                    for each in (process, *process.children(recursive=True)):
+                        if identity := Identity.of(each.pid):
+                            yield identity
 
     def _write(self) -> None:
         for folder in (self._folder, *(self._folder / name for name in ("state", "spool"))):
