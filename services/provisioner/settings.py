@@ -98,6 +98,11 @@ class PoolEntry(BaseModel):
     def device_memory_bytes(self) -> int | None:
         return None if self.device_memory_gib is None else int(self.device_memory_gib * 2**30)
 
+    @property
+    def has_own_gpus(self) -> bool:
+        """Whether its devices are GPUs of this machine; those of other backends have numbers of their own."""
+        return self.backend == LOCAL and self.device is DeviceKind.CUDA
+
     def as_pool(self, name: str, gpus: int | None) -> Pool:
         """`gpus`: those of this machine; None: they cannot be counted, or it has no need of them."""
         devices = self.devices_per_node
@@ -129,16 +134,11 @@ class PoolsFile(BaseModel):
 def parse_pools(text: str, *, count_gpus: Callable[[], int | None]) -> dict[str, Pool]:
     """Read the pools from TOML. Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
     entries = _entries(text)
-    # Machines of other backends have devices of their own.
-    with_local_gpus = {
-        name for name, entry in entries.items() if entry.backend == LOCAL and entry.device is DeviceKind.CUDA
-    }
-    gpus = count_gpus() if with_local_gpus else None
+    gpus = count_gpus() if any(entry.has_own_gpus for entry in entries.values()) else None
     pools = {
-        name: entry.as_pool(name, gpus if name in with_local_gpus else None)
-        for name, entry in entries.items()
+        name: entry.as_pool(name, gpus if entry.has_own_gpus else None) for name, entry in entries.items()
     }
-    _require_own_gpus([pools[name] for name in with_local_gpus], gpus)
+    _require_own_gpus([pools[name] for name, entry in entries.items() if entry.has_own_gpus], gpus)
     return pools
 
 

@@ -1,16 +1,13 @@
 """The provisioner's decisions: each test is a row of the specification."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from schemas.base import CapacityType, DatasetRef, FailureClass, FileRef
-from schemas.job import JobScheduled, JobStopping, StopReason
+from schemas.base import FailureClass
 from schemas.node import (
     EXIT_FENCED,
     NodeLost,
@@ -20,186 +17,26 @@ from schemas.node import (
     NodesReleased,
     ProvisioningFailed,
 )
-from schemas.specification import JobSpec
 from services.provisioner import decide
-from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
-from services.provisioner.decide import START_SLACK, Create, Decision, End, Notify, Release
-from services.provisioner.model import Attempt, AttemptState, Pool
+from services.provisioner.backends.protocol import Cause, Member, MemberState
+from services.provisioner.decide import START_SLACK, Decision, End, Notify, Release
+from services.provisioner.model import Attempt, AttemptState
 from shared.errors import Refused
 from tests.moves import moves_of
-
-NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
-SECOND = timedelta(seconds=1)
-START_DEADLINE = NOON + 60 * SECOND
-SHA = "a" * 64
-WHO = {"job_id": "ftjob-1", "tenant": "acme", "attempt": 1}
-
-
-def a_pool(*, nodes: int = 4, held: int = 0, **changes: object) -> Pool:
-    """With two devices on each machine, of which the first `held` are held whole."""
-    leased = {machine: frozenset({2 * machine, 2 * machine + 1}) for machine in range(held)}
-    pool = Pool("spot", CapacityType.SPOT, nodes, 2, Decimal("0.10"), file_nodes=nodes, leased=leased)
-    return replace(pool, **changes)
-
-
-def a_schedule(*, nodes: int = 2, **changes: object) -> JobScheduled:
-    fields = {
-        **WHO,
-        "spec": JobSpec(
-            base_model="tiny", base_sha=SHA, training_file=FileRef(file_id="file-1", sha256=SHA, size_bytes=1)
-        ),
-        "base_sha": SHA,
-        "dataset": DatasetRef(version=SHA, manifest_sha256=SHA),
-        "config_hash": SHA,
-        "resume": None,
-        "pool": "spot",
-        "capacity_type": CapacityType.SPOT,
-        "nodes": nodes,
-        "devices_per_node": 1,
-        "grace_seconds": 30,
-        "start_deadline": START_DEADLINE,
-    }
-    return JobScheduled(**fields | changes)
-
-
-def creating(**changes: object) -> Attempt:
-    attempt = decide.on_job_scheduled(a_schedule(), a_pool(), now=NOON).attempt
-    return replace(attempt, **changes)
-
-
-def running(**changes: object) -> Attempt:
-    return replace(decide.on_created(creating(), has_nodes=True, now=NOON).attempt, **changes)
-
-
-def stopping(*, seconds: float = 30) -> JobStopping:
-    return JobStopping(**WHO, reason=StopReason.CANCEL, deadline=NOON + timedelta(seconds=seconds))
-
-
-def stop(attempt: Attempt | None, *, seconds: float = 30, now: datetime = NOON) -> Decision:
-    return decide.on_job_stopping(attempt, stopping(seconds=seconds), now=now)
-
-
-def ended(index: int, code: int | None, **changes: object) -> Member:
-    cause = Cause.NODE_LOST if code is None else Cause.EXITED
-    return replace(Member(index, MemberState.ENDED, exit_code=code, cause=cause), **changes)
-
-
-def shown(attempt: Attempt, *members: Member, now: datetime = NOON, **changes: str) -> Decision:
-    return decide.on_status(attempt, AttemptStatus(attempt.name, members, **changes), now=now)
-
-
-def exits(attempt: Attempt, codes: dict[int, int | None]) -> Decision:
-    return shown(attempt, *(ended(index, code) for index, code in codes.items()))
-
-
-def types(decision: Decision) -> list[type]:
-    return [type(event) for event in decision.events]
-
-
-class TestReservation:
-    def test_takes_the_whole_gang_and_asks_the_engine(self):
-        decision = decide.on_job_scheduled(a_schedule(nodes=3), a_pool(), now=NOON)
-        assert decision.attempt.held == 3
-        assert [node.node_id for node in decision.attempt.nodes] == [
-            f"a-ftjob-1-e1-n{index}" for index in range(3)
-        ]
-        assert (decision.events, decision.actions) == ((), (Create(),))
-
-    def test_takes_the_last_nodes_of_a_pool(self):
-        decision = decide.on_job_scheduled(a_schedule(nodes=2), a_pool(nodes=3, held=1), now=NOON)
-        assert decision.attempt.held == 2
-
-    @pytest.mark.parametrize(
-        ("event", "pool", "code"),
-        [
-            (a_schedule(nodes=2), a_pool(nodes=3, held=2), "no_capacity"),
-            (a_schedule(nodes=2), a_pool(nodes=2, leased={1: frozenset({3})}), "no_capacity"),
-            (a_schedule(nodes=1, machines=(0,)), a_pool(nodes=3, held=1), "no_capacity"),
-            (a_schedule(nodes=2, machines=(1, 1)), a_pool(), "no_capacity"),
-            (a_schedule(nodes=1, machines=(4,)), a_pool(), "no_capacity"),
-            (a_schedule(nodes=1, machines=(2,)), a_pool(drained=(2,)), "no_capacity"),
-            (a_schedule(nodes=1), a_pool(nodes=1, held=2), "no_capacity"),
-            (a_schedule(pool="moon"), None, "unknown_pool"),
-            (a_schedule(devices_per_node=3), a_pool(), "too_many_devices"),
-        ],
-        ids=[
-            "one short",
-            "a gang needs whole machines",
-            "the named machine is held",
-            "one machine named twice",
-            "a machine that there is not",
-            "drained",
-            "capacity was lowered",
-            "unknown pool",
-            "devices",
-        ],
-    )
-    def test_takes_nothing_that_does_not_fit(self, event, pool, code):
-        decision = decide.on_job_scheduled(event, pool, now=NOON)
-        assert types(decision) == [ProvisioningFailed]
-        assert decision.events[0].code == code
-        assert (decision.attempt.held, decision.attempt.state) == (0, AttemptState.REFUSED)
-        assert decision.actions == ()
-
-
-def leases(event: JobScheduled, pool: Pool) -> list[tuple[int | None, tuple[int, ...]]]:
-    """Machine and devices of each node."""
-    nodes = decide.on_job_scheduled(event, pool, now=NOON).attempt.nodes
-    return [(node.machine, node.devices) for node in nodes]
-
-
-class TestLeases:
-    @pytest.mark.parametrize(
-        ("changes", "leased", "expected"),
-        [
-            ({"nodes": 1}, {}, [(0, (0,))]),
-            ({"nodes": 1}, {0: {0}}, [(0, (1,))]),
-            ({"nodes": 1}, {0: {0, 1}, 1: {3}}, [(1, (2,))]),
-            ({"nodes": 1, "devices_per_node": 2}, {0: {0}}, [(1, (2, 3))]),
-            ({"nodes": 2}, {0: {1}}, [(1, (2, 3)), (2, (4, 5))]),
-            ({"nodes": 1, "machines": (3,)}, {}, [(3, (6,))]),
-            ({"nodes": 2, "machines": (1, 3)}, {}, [(1, (2, 3)), (3, (6, 7))]),
-        ],
-        ids=["first", "beside", "the fullest", "two", "a gang has them whole", "as named", "a gang as named"],
-    )
-    def test_a_node_gets_the_lowest_free_devices_of_its_machine(self, changes, leased, expected):
-        pool = a_pool(leased={machine: frozenset(devices) for machine, devices in leased.items()})
-        assert leases(a_schedule(**changes), pool) == expected
-
-    def test_a_pool_may_begin_at_another_device_of_this_machine(self):
-        assert leases(a_schedule(nodes=1, devices_per_node=2), a_pool(first_device=4)) == [(0, (4, 5))]
-
-    def test_what_is_leased_from_before_the_file_said_fewer_devices_is_given_to_nobody(self):
-        """Machine 1 had devices 2 and 3, which are those of machines 2 and 3 now."""
-        pool = a_pool(devices_per_node=1, leased={1: frozenset({2, 3})})
-        assert pool.free == {0: 1, 1: 0, 2: 0, 3: 0}
-
-    @pytest.mark.parametrize(("changes", "price"), [({"nodes": 1}, "0.10"), ({"nodes": 2}, "0.20")])
-    def test_a_node_costs_what_its_devices_cost(self, changes, price):
-        node, *_ = decide.on_job_scheduled(a_schedule(**changes), a_pool(), now=NOON).attempt.nodes
-        assert node.price_per_hour == Decimal(price)
-
-    @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2), st.booleans()), max_size=40))
-    def test_no_device_is_leased_twice_whatever_comes_and_goes(self, jobs):
-        held: list[Attempt] = []
-        for number, (nodes, devices, one_ends) in enumerate(jobs):
-            if one_ends and held:
-                held.pop(number % len(held))
-            event = a_schedule(job_id=f"ftjob-{number}", nodes=nodes, devices_per_node=devices)
-            attempt = decide.on_job_scheduled(event, a_pool(leased=leased_by(held)), now=NOON).attempt
-            held += [attempt] if attempt.nodes else []
-            devices_held = [device for each in held for node in each.nodes for device in node.devices]
-            assert len(devices_held) == len(set(devices_held))
-            assert set(devices_held) <= set(range(8))
-            for node in attempt.nodes if nodes > 1 else ():
-                assert len(node.devices) == 2, "a gang has its machines whole"
-
-
-def leased_by(attempts: list[Attempt]) -> dict[int, frozenset[int]]:
-    leased: dict[int, set[int]] = {}
-    for node in (node for attempt in attempts for node in attempt.nodes):
-        leased.setdefault(node.machine, set()).update(node.devices)
-    return {machine: frozenset(devices) for machine, devices in leased.items()}
+from tests.unit.provisioner.attempts import (
+    NOON,
+    SECOND,
+    START_DEADLINE,
+    a_pool,
+    a_schedule,
+    creating,
+    ended,
+    exits,
+    running,
+    shown,
+    stop,
+    types,
+)
 
 
 class TestCreation:
@@ -535,36 +372,6 @@ class TestPreemption:
             (job_id, "a-ftjob-1-e1-n1") for job_id in ("ftjob-1", "ftjob-2", "ftjob-3")
         ]
         assert {decision.events[0].source for _, decision in noticed} == {"drain"}
-
-
-class TestPools:
-    def test_a_new_pool_is_as_the_file_says(self):
-        assert decide.on_pools_read({}, {"spot": a_pool()}) == [a_pool()]
-
-    def test_an_operators_capacity_holds_until_the_file_says_something_new(self):
-        known = {"spot": a_pool(nodes=4, held=1, drained=(2,), file_nodes=2)}
-        kept = decide.on_pools_read(known, {"spot": a_pool(nodes=2)})[0]
-        assert (kept.nodes, kept.free) == (4, {0: 0, 1: 2, 3: 2, 4: 2})
-        changed = decide.on_pools_read(known, {"spot": a_pool(nodes=3)})[0]
-        assert (changed.nodes, changed.free) == (3, {0: 0, 1: 2, 2: 2})
-
-    def test_prices_follow_the_file(self):
-        dearer = a_pool(price_per_device_hour=Decimal(9))
-        assert decide.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_device_hour == 9
-
-    def test_a_pool_that_left_the_file_gives_no_more_nodes(self):
-        gone = decide.on_pools_read({"spot": a_pool(held=1)}, {})[0].capacity
-        assert (gone.nodes, gone.free, gone.free_devices, gone.is_removed) == (0, 0, 0, True)
-        back = decide.on_pools_read({"spot": replace(a_pool(), is_removed=True)}, {"spot": a_pool()})[0]
-        assert not back.is_removed
-
-    def test_free_is_never_negative(self):
-        capacity = a_pool(nodes=1, held=3).capacity
-        assert (capacity.free, capacity.free_devices) == (0, 0)
-
-    def test_of_a_machine_that_is_shared_the_devices_are_free_and_the_node_is_not(self):
-        capacity = a_pool(nodes=3, leased={1: frozenset({2})}).capacity
-        assert (capacity.free, capacity.free_devices, capacity.price_per_hour) == (2, 5, Decimal("0.20"))
 
 
 def test_orphans_are_of_no_attempt_or_of_one_that_is_gone():

@@ -63,8 +63,7 @@ class TestValidating:
         assert history.last(JobQueued).num_steps == 600
         assert history.last(JobQueued).config_hash == history.job.plan.config_hash
         reasons = history.last(JobQueued).recipe_reasons
-        assert sorted(reasons) == ["batch_size", "learning_rate", "num_epochs"]
-        assert reasons["num_epochs"].startswith("3: the dataset has 2,000 rows")
+        assert reasons.keys() == {"batch_size", "learning_rate", "num_epochs"}
 
     @pytest.mark.parametrize("state", [DatasetState.REJECTED, DatasetState.DELETED])
     def test_an_unusable_dataset_fails_the_job_as_the_users(self, state):
@@ -205,8 +204,8 @@ class TestProvisioning:
     def test_a_late_start_stops(self):
         history = History(a_job(PROVISIONING)).later(minutes=6)
         fact = history.apply(StartOverdue(job_id="ftjob-1", attempt=1)).last(JobStopping)
-        deadline = history.now + seconds(30)
-        assert (fact.reason, fact.failure_class, fact.deadline) == ("failure", "infra", deadline)
+        assert (fact.reason, fact.failure_class) == ("failure", "infra")
+        assert fact.deadline == history.now + seconds(30)
 
     @pytest.mark.parametrize(("state", "attempt"), [(PROVISIONING, 2), (RUNNING, 1), (QUEUED, 1)])
     def test_a_start_timer_of_another_time_does_nothing(self, state, attempt):
