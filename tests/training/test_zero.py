@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from bench.training.families import build
 from schemas.memory import BUCKET_VALUES
 from schemas.specification import LoraSpec, Method, Recipe, ShardingSpec
-from services.trainer_agent.protocol import Report, ResumeChecked, Saved, Stepped, TrainingOrder
+from services.trainer_agent.protocol import Outcome, Report, ResumeChecked, Saved, Stepped, TrainingOrder
+from services.trainer_agent.training import loss
 from services.trainer_agent.training.bundle import RankIndex
 from services.trainer_agent.training.distributed import World, joined
+from services.trainer_agent.training.loop import train
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.run import Run
 from services.trainer_agent.training.setup import prepare
@@ -27,6 +30,7 @@ from tests.training.jobs import (
     a_work_dir,
     an_order,
     as_bundle,
+    carry_out,
     model_sha256,
     model_weights,
     reports_in,
@@ -110,6 +114,33 @@ def test_two_processes_take_the_steps_of_fsdp2(gang, method, sharding):
     last, expected_last = reports_of(reports, Saved)[-1], reports_of(expected, Saved)[-1]
     assert last.metrics.by_name == pytest.approx(expected_last.metrics.by_name, abs=1e-6)
     assert_close(last, expected_last)
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "chunk"),
+    [("Mixtral", Method.SFT, None), ("Llama", Method.SFT, 40), ("Llama", Method.LORA, 40)],
+)
+def test_in_stage_3_a_process_without_rows_calls_the_modules_that_the_other_calls(
+    tmp_path, family, method, chunk
+):
+    """Of seven windows the last step has one: there is no router loss to the other's, and one chunk of logits."""
+    inputs = build(family, tmp_path).inputs
+    small = {"batch_size": 2, "micro_batch_size": 1}
+    recipe = recipe_of(method, zero(3)).model_copy(update=small)
+    alone = recipe.model_copy(update={"sharding": ShardingSpec()})
+    expected = losses(carry_out(tmp_path / "one", an_order(inputs, alone)))
+    order = an_order(inputs, recipe, devices_per_node=2)
+    work_dir = a_work_dir(tmp_path / "two", order)
+    in_each_rank(_train_in_chunks, work_dir, order, chunk)
+    assert losses(reports_in(work_dir)) == pytest.approx(expected, abs=1e-4)
+
+
+def _train_in_chunks(world: World, work_dir: Path, order: TrainingOrder, num_targets: int | None) -> None:
+    run, _ = prepare(order, work_dir, world, Reports(work_dir, world))
+    if num_targets is not None:
+        vocabulary = run.network.causal_lm.config.vocab_size
+        loss.LOGITS_PER_CHUNK = num_targets * vocabulary
+    assert train(run, StopRequest(work_dir), None) is Outcome.COMPLETED
 
 
 @pytest.mark.parametrize("method", [Method.LORA, Method.SFT])

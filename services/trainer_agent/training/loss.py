@@ -2,9 +2,10 @@
 
 # ruff: noqa: N803, N806 shapes are part of tensors' names
 # B = rows, T = tokens per row, H = hidden size, V = vocabulary, K = loss positions
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import ceil
 from typing import Any, Self
 
 import torch
@@ -37,6 +38,8 @@ class TokenLosses(nn.Module):
         self.balance = balance_of(model) if model is self.causal_lm else None
         """Loss of the routers; None where they are not trained: beside an adapter they are frozen."""
         self._router_loss: Tensor | None = None
+        self.highest_over_ranks: Callable[[int], int] = int
+        """Returns the highest of all ranks' numbers where they must call the head equally often, else the own."""
 
     @property
     def causal_lm(self) -> Any:
@@ -93,11 +96,12 @@ class TokenLosses(nn.Module):
     def _in_chunks(self, hidden_KH: Tensor, targets_K: Tensor) -> Tensor:
         head = self.causal_lm.get_output_embeddings()
         size = max(1, LOGITS_PER_CHUNK // self.causal_lm.config.get_text_config().vocab_size)
-        if len(targets_K) <= size:
+        num_chunks = self.highest_over_ranks(ceil(len(targets_K) / size))
+        if num_chunks <= 1:
             return _losses(head, self.form, hidden_KH, targets_K)
         if hidden_KH.requires_grad and not any(each.requires_grad for each in head.parameters()):
-            return _OfFrozenHead.apply(hidden_KH, targets_K, head, self.form, size)  # type: ignore[no-any-return, no-untyped-call]
-        pieces = zip(torch.split(hidden_KH, size), torch.split(targets_K, size), strict=True)
+            return _OfFrozenHead.apply(hidden_KH, targets_K, head, self.form, size, num_chunks)  # type: ignore[no-any-return, no-untyped-call]
+        pieces = _chunks(hidden_KH, targets_K, size, num_chunks)
         # Recomputed in the backward pass, else all chunks' logits would be kept for it.
         return torch.cat(
             [checkpoint(_losses, head, self.form, *piece, use_reentrant=False) for piece in pieces]
@@ -114,11 +118,17 @@ class _OfFrozenHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_KH: Tensor, targets_K: Tensor, head: nn.Module, form: LossForm, size: int
+        ctx: Any,
+        hidden_KH: Tensor,
+        targets_K: Tensor,
+        head: nn.Module,
+        form: LossForm,
+        size: int,
+        num_chunks: int,
     ) -> Tensor:
         losses: list[Tensor] = []
         gradients: list[Tensor] = []
-        for hidden, targets in zip(torch.split(hidden_KH, size), torch.split(targets_K, size), strict=True):
+        for hidden, targets in _chunks(hidden_KH, targets_K, size, num_chunks):
             with torch.enable_grad():
                 own = hidden.detach().requires_grad_()
                 each = _losses(head, form, own, targets)
@@ -131,7 +141,16 @@ class _OfFrozenHead(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         [gradient_KH] = ctx.saved_tensors
         scaled = gradient_KH * upstream[0][:, None].to(gradient_KH.dtype)
-        return scaled, None, None, None, None
+        return scaled, None, None, None, None, None
+
+
+def _chunks(
+    hidden_KH: Tensor, targets_K: Tensor, size: int, num_chunks: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return positions in pieces of `size`; pieces behind the last position are empty."""
+    hidden, targets = torch.split(hidden_KH, size), torch.split(targets_K, size)
+    missing = num_chunks - len(targets)
+    return zip((*hidden, *(hidden_KH[:0],) * missing), (*targets, *(targets_K[:0],) * missing), strict=True)
 
 
 def _losses(head: nn.Module, form: LossForm, hidden_KH: Tensor, targets_K: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class RouterTerm:
 def _router_term(run: Run, micro_batch: MicroBatch, plan: StepPlan) -> RouterTerm | None:
     loss = run.network.take_router_loss()
     num_tokens = sum(len(example.tokens) for example in examples_of(micro_batch))
-    if loss is None or run.network.balance is None or num_tokens == 0:
+    if loss is None or run.network.balance is None:
         return None
     share = num_tokens / plan.num_tokens
     return RouterTerm(float(loss.detach()) * share, loss * (share * run.network.balance.coefficient))

@@ -30,12 +30,13 @@ class Inputs:
 
 
 def inputs_of(micro_batch: MicroBatch, device: torch.device) -> Inputs:
-    """Return the inputs. An empty micro batch becomes one token without a target: every rank has something to run."""
+    """Return the inputs. An empty micro batch becomes one token without a target: every rank has something to run,
+    and a loss of routers, so that passes go through the same modules on each."""
     width = max((sum(len(example.tokens) for example in row) for row in micro_batch), default=0) or 1
     height = len(micro_batch) or 1
     tokens = torch.zeros(height, width, dtype=torch.int64)
     positions = torch.arange(width).repeat(height, 1)
-    is_token = torch.zeros(height, width, dtype=torch.bool)
+    is_token = torch.full((height, width), not micro_batch)
     sources, targets, borders = [], [], [0]
     for row_number, row in enumerate(micro_batch):
         start = 0

@@ -153,7 +153,11 @@ class WholeWeights(Zero):
 
 
 class SpreadWeights(Zero):
-    """Stage 3: the weights are spread too."""
+    """Stage 3: the weights are spread too. They are gathered as modules are called: on all ranks in one order."""
+
+    def __init__(self, network: TokenLosses, recipe: Recipe, world: World) -> None:
+        super().__init__(network, recipe, world)
+        network.highest_over_ranks = lambda number: world.highest([number])[0]
 
     def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
         from deepspeed.utils import safe_get_full_fp32_param
