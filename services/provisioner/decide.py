@@ -150,7 +150,8 @@ def _run(attempt: Attempt, now: datetime) -> Decision:
     """Announce the nodes. They cost from now on, and the time to start counts from now on."""
     assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
     nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
-    wait = timedelta() if attempt.queued_at is None else now - attempt.queued_at
+    reserved_at = min(node.allocated_at for node in attempt.nodes)
+    wait = timedelta() if attempt.queued_at is None else now - reserved_at
     deadline = attempt.start_deadline + wait
     running = attempt.to(AttemptState.RUNNING, was_created=True, nodes=nodes, start_deadline=deadline)
     event = NodesProvisioned(

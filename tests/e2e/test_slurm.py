@@ -25,7 +25,7 @@ POOLS = """
 capacity_type = "spot"
 device = "cpu"
 nodes = 4
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 backend = "slurm"
 
 [pools.cluster.slurm]

@@ -32,7 +32,7 @@ SLURM_POOL = """
 capacity_type = "spot"
 device = "cpu"
 nodes = 8
-price_per_hour = 0.10
+price_per_device_hour = 0.10
 backend = "slurm"
 
 [pools.cluster.slurm]

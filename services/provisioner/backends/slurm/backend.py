@@ -4,10 +4,10 @@ Beside the files of every backend (`folders.py`) the folder of an attempt has:
 
 job          id of its job, once sbatch has given it
 started      id of the job whose script ran first: no other one starts anything
-again        the script ran once more: slurmctld had forgotten that it did, and what it says of the end is no proof
+again        the script ran once more: slurmctld had forgotten that it did, and its word on the end is no proof
 asked        all runners are to end: the platform stops the attempt, or Slurm has given notice to the job
 ended        how the job ended, kept for when slurmctld has forgotten it
-job.out      what the job's script and srun said
+job.out      what the job's script and srun printed
 <index>/     host: its name, by the node; gone: nothing of the runner is left, its exit code is unknown
 """
 
@@ -197,7 +197,7 @@ def _status(root: Path, cluster: Cluster) -> AttemptStatus | None:
 
 
 def _are_quiet(nodes: list[Path]) -> bool:
-    """Return whether all nodes that have begun have said that nothing of their runner is left."""
+    """Return whether nothing of a runner is left on any node that has begun."""
     return all(is_quiet(node) for node in nodes if read(node / "host"))
 
 

@@ -1,4 +1,4 @@
-"""`python -m services.provisioner.backends.slurm.keeper OPTIONS INDEX MACHINE`: keeps a runner on one node of a job.
+"""`python -m services.provisioner.backends.slurm.keeper OPTIONS INDEX HOST`: keeps a runner on one node of a job.
 
 It starts the runner with the addresses and keys of the environment file, which is read here and nowhere else; sends
 SIGTERM where its files ask for that; ends the runner when its grant is withdrawn; and writes how it ended, once
