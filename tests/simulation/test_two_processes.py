@@ -17,8 +17,10 @@ from tests.simulation.test_simulation import PROCESSES, SEEDS_OF_A_PROCESS, trac
 from tests.simulation.violation import Violation
 
 MESSAGES = scaled(30_000, 200_000, 20_000_000) // PROCESSES
-BUDGET = 100_000
-"""Messages."""
+BUDGET = 400_000
+"""Messages of some 550 worlds. One in 90 shows that versions and evaluations have no lock."""
+FIRST_SEED = 120
+"""Few worlds before such a one."""
 
 
 @pytest.mark.skipif("SIM_SEED" in os.environ, reason="one seed is asked for")
@@ -56,7 +58,7 @@ def test_the_same_seed_is_the_same_run():
 @pytest.mark.parametrize("mutant", OF_TWO_PROCESSES, ids=lambda mutant: mutant.__name__)
 def test_a_lock_that_is_left_out_is_noticed(mutant, monkeypatch):
     mutant(monkeypatch)
-    worlds = runs(1, BUDGET, processes=2)
+    worlds = runs(FIRST_SEED, BUDGET, processes=2)
     with pytest.raises(Violation) as caught:
         sum(world.messages for world in worlds)
     assert str(caught.value).partition(": ")[0] in OF_TWO_PROCESSES[mutant]
