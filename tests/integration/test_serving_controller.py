@@ -434,6 +434,19 @@ async def test_the_highest_generation_wins_and_a_withdrawal_counts(stack, world)
     assert [fact.generation for fact in world.facts("DeploymentReady")] == [5, 7]
 
 
+async def test_what_is_withdrawn_and_approved_again_at_once_is_ready_at_once(stack, world, monkeypatch):
+    """Between two looks, beside a slot that has the same version: the replica set is what it was."""
+    monkeypatch.setattr("services.serving_controller.handlers.rounds.FULL_LOOK_SECONDS", 3600.0)
+    one = await world.a_version()
+    async with controller(stack, world.engines):
+        await world.register()
+        await world.approve(one, "beside", 1)
+        for generation in (1, 3, 5, 7):
+            await world.withdraw("support", generation - 1)
+            await world.approve(one, "support", generation)
+            await world.heard("DeploymentReady", slot=world.slot("support"), generation=generation)
+
+
 async def test_a_stale_base_is_unrouted_and_refused_until_it_is_registered_again(stack, world):
     one = await world.a_version()
     async with controller(stack, world.engines):

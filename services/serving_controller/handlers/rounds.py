@@ -205,7 +205,9 @@ class ReconcileLoop:
         if unavailable:
             raise unavailable
         is_well = all(replica.phase is Phase.READY and replica.answers for replica in seen.values())
-        if not actions and is_well and not self._refusals[replica_set.name]:
+        # With a slot that waits the same replica set may come again, for another slot.
+        is_done = not actions and not replica_set.pending and not self._refusals[replica_set.name]
+        if is_done and is_well:
             self._quiet[replica_set.name] = Quiet(replica_set, replicas, time.monotonic() + FULL_LOOK_SECONDS)
 
     async def _set_idle(self, replica_set: ReplicaSet) -> bool:
