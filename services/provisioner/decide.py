@@ -141,7 +141,7 @@ def on_created(
         releasing = attempt.to(AttemptState.RELEASING, was_created=was_created, nodes=nodes)
         return Decision(releasing, actions=(Release(),))
     if is_queued:
-        queued = attempt.to(AttemptState.QUEUED, queued_at=now)
+        queued = attempt.to(AttemptState.QUEUED)
         return Decision(queued, (NodesQueued(**_who(queued), pool=queued.pool, waiting_for=waiting_for),))
     return _run(attempt, now)
 
@@ -151,7 +151,7 @@ def _run(attempt: Attempt, now: datetime) -> Decision:
     assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
     nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
     reserved_at = min(node.allocated_at for node in attempt.nodes)
-    wait = timedelta() if attempt.queued_at is None else now - reserved_at
+    wait = now - reserved_at if attempt.state is AttemptState.QUEUED else timedelta()
     deadline = attempt.start_deadline + wait
     running = attempt.to(AttemptState.RUNNING, was_created=True, nodes=nodes, start_deadline=deadline)
     event = NodesProvisioned(

@@ -165,8 +165,6 @@ class Attempt:
     """The backend made its nodes."""
     failure_code: str = ""
     failure_message: str = ""
-    queued_at: datetime | None = None
-    """Since when it waits in the backend's queue; None where it does not or did not."""
     nodes: tuple[Node, ...] = ()
     revision: int = 0
 

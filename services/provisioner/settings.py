@@ -67,7 +67,7 @@ class PoolEntry(BaseModel):
     nodes: NonNegativeInt
     """Machines, each with `devices_per_node` devices."""
     devices_per_node: PositiveInt | None = None
-    """None: the GPUs that are found, shared out among the nodes; 1 on a CPU, or where they cannot be counted."""
+    """None: the GPUs that are counted, shared out among the nodes; 1 on a CPU, or where they cannot be counted."""
     price_per_device_hour: Usd = Decimal(0)
     """US dollars for an hour of one device; a job pays for those that it holds."""
     device: DeviceKind
@@ -152,7 +152,7 @@ def _entries(text: str) -> dict[str, PoolEntry]:
 
 
 def _require_own_gpus(pools: Iterable[Pool], gpus: int | None) -> None:
-    """Raise ValueError where two pools have one GPU of this machine; log where a pool has one that is not found."""
+    """Raise ValueError where two pools have one GPU of this machine; log where a pool has more than are counted."""
     owners: dict[int, str] = {}
     for pool in pools:
         for device in range(pool.first_device, pool.first_device + pool.nodes * pool.devices_per_node):
@@ -163,4 +163,6 @@ def _require_own_gpus(pools: Iterable[Pool], gpus: int | None) -> None:
                 )
     if gpus is not None and owners and max(owners) >= gpus:
         pool_name = owners[max(owners)]
-        log.warning("pool has more GPUs than are found", pool=pool_name, expected=max(owners) + 1, found=gpus)
+        log.warning(
+            "pool has more GPUs than are counted", pool=pool_name, expected=max(owners) + 1, counted=gpus
+        )

@@ -16,9 +16,7 @@ POOL = Columns(
 ATTEMPT = Columns(
     "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds"
 )
-PROGRESS = Columns(
-    "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, queued_at"
-)
+PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline")
 NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
     " notice_deadline, host"
@@ -42,7 +40,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $17,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $16,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""

@@ -26,7 +26,7 @@ MAX_TERMS = 16
 
 
 def parse(text: str) -> JobFilter:
-    """Raises Refused, naming the term, what was found and what is expected."""
+    """Raises Refused, which names the term and what is expected."""
     fields: dict[str, Any] = {}
     words: list[str] = []
     for term in text.split()[:MAX_TERMS]:

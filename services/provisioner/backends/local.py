@@ -5,7 +5,6 @@ itself, once, and `runner.log`.
 """
 
 import asyncio
-import itertools
 import platform
 import signal
 import time
@@ -24,6 +23,7 @@ from services.provisioner.backends.folders import (
     read,
     withdraw,
 )
+from services.provisioner.backends.polling import poll
 from services.provisioner.backends.protocol import (
     AttemptSpec,
     AttemptStatus,
@@ -65,15 +65,8 @@ class LocalBackend:
     async def list_owned(self) -> list[AttemptStatus]:
         return await asyncio.to_thread(lambda: list(self._list_owned()))
 
-    async def watch(self) -> AsyncIterator[AttemptStatus]:
-        seen: dict[str, AttemptStatus] = {}
-        for poll in itertools.count():
-            statuses = {status.name: status for status in await self.list_owned()}
-            for name, status in statuses.items():
-                if seen.get(name) != status or poll % RESYNC_POLLS == 0:
-                    yield status
-            seen = statuses
-            await asyncio.sleep(POLL_SECONDS)
+    def watch(self) -> AsyncIterator[AttemptStatus]:
+        return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         await asyncio.to_thread(_notify, self._folders.folder(name) / str(index), deadline)

@@ -214,6 +214,11 @@ class TestQueue:
         assert event.start_deadline == START_DEADLINE + 1000 * SECOND
         assert [node.allocated_at for node in event.nodes] == [later] * 2
         assert decision.wake_at == event.start_deadline + START_SLACK
+        submitted = decide.on_created(
+            creating(), has_nodes=True, is_queued=True, now=NOON + 20 * SECOND
+        ).attempt
+        slow = shown(submitted, *members(MemberState.RUNNING), now=later)
+        assert slow.events[0].start_deadline == event.start_deadline
         assert [node.host for node in decision.attempt.nodes] == ["n3", "n3"]
 
     def test_that_it_left_and_ended_meanwhile_is_both_told(self):

@@ -103,7 +103,7 @@ class TestGpus:
         lines = []
         monkeypatch.setattr(settings.log, "warning", lambda event, **fields: lines.append((event, fields)))
         parsed(a_table(device='"cuda"', devices_per_node=8), gpus=7)
-        assert lines == [("pool has more GPUs than are found", {"pool": "a", "expected": 8, "found": 7})]
+        assert lines == [("pool has more GPUs than are counted", {"pool": "a", "expected": 8, "counted": 7})]
 
 
 def asked() -> int:

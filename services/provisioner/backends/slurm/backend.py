@@ -13,7 +13,6 @@ job.out      what the job's script and srun printed
 
 import asyncio
 import fcntl
-import itertools
 import json
 import sys
 import time
@@ -30,6 +29,7 @@ from services.provisioner.backends.folders import (
     read,
     withdraw,
 )
+from services.provisioner.backends.polling import poll
 from services.provisioner.backends.protocol import AttemptSpec, AttemptStatus, BackendFailed, SpecConflict
 from services.provisioner.backends.slurm.commands import Slurm
 from services.provisioner.backends.slurm.jobs import Job, folder_of
@@ -84,15 +84,8 @@ class SlurmBackend:
         strays = {job.name for job in cluster.jobs if not job.is_over and job.name not in known}
         return attempts + [AttemptStatus(name, ()) for name in sorted(strays)]
 
-    async def watch(self) -> AsyncIterator[AttemptStatus]:
-        seen: dict[str, AttemptStatus] = {}
-        for poll in itertools.count():
-            statuses = {status.name: status for status in await self.list_owned()}
-            for name, status in statuses.items():
-                if seen.get(name) != status or poll % RESYNC_POLLS == 0:
-                    yield status
-            seen = statuses
-            await asyncio.sleep(POLL_SECONDS)
+    def watch(self) -> AsyncIterator[AttemptStatus]:
+        return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         node = self._folders.folder(name) / str(index)
