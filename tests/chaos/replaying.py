@@ -102,7 +102,7 @@ class Replay:
             await conn.close()
 
     async def _quiet(self) -> None:
-        """What one says the next may still have to hear."""
+        """Messages of one service may still be on their way to the next."""
 
         async def is_quiet() -> bool:
             return all([await self.db.fetchval(QUIET.format(service=each)) for each in self.services])
@@ -138,8 +138,8 @@ class Replay:
             region_name=REGION,
         )
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=self.stack.s3_bucket)
-        found = {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
-        return {key: etag for key, etag in found.items() if not key.startswith(STATEMENTS)}
+        objects = {each["Key"]: each["ETag"] for page in pages for each in page.get("Contents", ())}
+        return {key: etag for key, etag in objects.items() if not key.startswith(STATEMENTS)}
 
 
 def _topics(services: Iterable[str]) -> list[str]:

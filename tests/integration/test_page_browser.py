@@ -45,10 +45,10 @@ async def chromium(shown: Shown) -> AsyncIterator[Any]:
 
 
 def axe() -> Path:
-    found = sorted(cache_folder().glob("page-*/node_modules/axe-core/axe.min.js"))
-    if not found:
+    paths = sorted(cache_folder().glob("page-*/node_modules/axe-core/axe.min.js"))
+    if not paths:
         pytest.skip("axe-core is not there: `make setup` copies it")
-    return found[-1]
+    return paths[-1]
 
 
 async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, shown, chromium):

@@ -1,10 +1,8 @@
 """The provisioner with its local backend, real runners and the control side, on real Kafka and Postgres."""
 
 import asyncio
-import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -31,8 +29,9 @@ from schemas.node import (
 from schemas.training import StepReached, TrainingFailed, TrainingStarted, TrainingStopped
 from shared.clock import utc_now
 from shared.processes.identity import marked
-from tests.integration.attempts import FAKE_CHILD, Attempts
+from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until
+from tests.integration.provisioning import attempts_on, provisioner_env_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
@@ -51,38 +50,17 @@ nodes = 1
 devices_per_node = 1
 price_per_device_hour = 0.30
 """
-RUNNER_ENV = {
-    "RUNNER_CHILD_ARGV": json.dumps(
-        [sys.executable, str(FAKE_CHILD), json.dumps({"steps": 10_000, "hold_at": 3})]
-    ),
-    "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
-}
 
 
 @pytest.fixture(scope="module")
 def provisioner_env(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Our own pools, folder of nodes and runner environment, so that every child is the scripted one."""
-    folder = tmp_path_factory.mktemp("provisioner")
-    (folder / "pools.toml").write_text(POOLS)
-    own = "".join(f"{name}='{value}'\n" for name, value in RUNNER_ENV.items())
-    (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
-    return {
-        "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),
-        "PROVISIONER_NODES_DIR": str(folder / "nodes"),
-        "PROVISIONER_RUNNER_ENV_FILE": str(folder / "runner.env"),
-    }
+    return provisioner_env_of(stack, tmp_path_factory.mktemp("provisioner"), POOLS)
 
 
 @pytest.fixture(scope="module")
 async def attempts(stack: Stack, provisioner_env: dict[str, str]) -> AsyncIterator[Attempts]:
-    async with Attempts.on(stack) as attempts:
-        await stack.start("provisioner", env=provisioner_env)
-        await stack.start("trainer_agent")
-        await stack.wait_healthy("provisioner")
-        await stack.wait_healthy("trainer_agent")
+    async with attempts_on(stack, provisioner_env) as attempts:
         yield attempts
-        await stack.stop("trainer_agent")
-        await stack.stop("provisioner")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Jobs that share a machine, on real Kafka and Postgres with real runners: who has which devices, over a kill."""
 
-import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -26,8 +24,9 @@ from schemas.specification import Resources
 from schemas.training import StepReached
 from shared.processes.identity import marked
 from tests.builders import a_dataset, a_job_spec
-from tests.integration.attempts import FAKE_CHILD, TENANT, Attempts
+from tests.integration.attempts import TENANT, Attempts
 from tests.integration.backend_suite import until
+from tests.integration.provisioning import attempts_on, provisioner_env_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -39,33 +38,18 @@ nodes = 1
 devices_per_node = 2
 price_per_device_hour = 0.10
 """
-CHILD = [sys.executable, str(FAKE_CHILD), json.dumps({"steps": 10_000, "hold_at": 3})]
 LEASES = "SELECT device, node_id FROM device_lease WHERE pool = 'shared' ORDER BY device"
 
 
 @pytest.fixture(scope="module")
 def provisioner_env(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("devices")
-    (folder / "pools.toml").write_text(POOLS)
-    own = f"RUNNER_CHILD_ARGV='{json.dumps(CHILD)}'\nRUNNER_HEARTBEAT_EVERY='PT0.5S'\n"
-    (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
-    return {
-        "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),
-        "PROVISIONER_NODES_DIR": str(folder / "nodes"),
-        "PROVISIONER_RUNNER_ENV_FILE": str(folder / "runner.env"),
-    }
+    return provisioner_env_of(stack, tmp_path_factory.mktemp("devices"), POOLS)
 
 
 @pytest.fixture(scope="module")
 async def attempts(stack: Stack, provisioner_env: dict[str, str]) -> AsyncIterator[Attempts]:
-    async with Attempts.on(stack) as attempts:
-        await stack.start("provisioner", env=provisioner_env)
-        await stack.start("trainer_agent")
-        await stack.wait_healthy("provisioner")
-        await stack.wait_healthy("trainer_agent")
+    async with attempts_on(stack, provisioner_env) as attempts:
         yield attempts
-        await stack.stop("trainer_agent")
-        await stack.stop("provisioner")
 
 
 @pytest.fixture

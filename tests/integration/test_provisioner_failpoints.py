@@ -8,22 +8,15 @@ from deploy.local.stack import Stack
 from schemas.node import NodeLost, NodesProvisioned, NodesReleased, PoolCapacityChanged
 from tests.integration.attempts import Attempts
 from tests.integration.kills import alive, killed_at
-from tests.integration.test_provisioner import POOLS, RUNNER_ENV, processes_of, training
+from tests.integration.provisioning import provisioner_env_of
+from tests.integration.test_provisioner import POOLS, processes_of, training
 
 pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
 def env(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("provisioner")
-    (folder / "pools.toml").write_text(POOLS)
-    own = "".join(f"{name}='{value}'\n" for name, value in RUNNER_ENV.items())
-    (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
-    return {
-        "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),
-        "PROVISIONER_NODES_DIR": str(folder / "nodes"),
-        "PROVISIONER_RUNNER_ENV_FILE": str(folder / "runner.env"),
-    }
+    return provisioner_env_of(stack, tmp_path_factory.mktemp("provisioner"), POOLS)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ from schemas.node import (
 from schemas.training import TrainingStarted, TrainingStopped
 from shared.clock import utc_now
 from tests.integration.attempts import Attempts
+from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.slurm import blocked, running_jobs
-from tests.integration.test_provisioner import POOLS, RUNNER_ENV, name_of, processes_of, training
+from tests.integration.test_provisioner import POOLS, name_of, processes_of, training
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
@@ -46,27 +47,13 @@ flags = ["--exclusive"]
 @pytest.fixture(scope="module")
 def env(stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("provisioner")
-    pools = POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf)
-    (folder / "pools.toml").write_text(pools)
-    own = "".join(f"{name}='{value}'\n" for name, value in RUNNER_ENV.items())
-    (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
-    return {
-        "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),
-        "PROVISIONER_NODES_DIR": str(folder / "nodes"),
-        "PROVISIONER_RUNNER_ENV_FILE": str(folder / "runner.env"),
-    }
+    return provisioner_env_of(stack, folder, POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf))
 
 
 @pytest.fixture(scope="module")
 async def attempts(stack: Stack, env: dict[str, str]) -> AsyncIterator[Attempts]:
-    async with Attempts.on(stack) as attempts:
-        await stack.start("provisioner", env=env)
-        await stack.start("trainer_agent")
-        await stack.wait_healthy("provisioner")
-        await stack.wait_healthy("trainer_agent")
+    async with attempts_on(stack, env) as attempts:
         yield attempts
-        await stack.stop("trainer_agent")
-        await stack.stop("provisioner")
 
 
 async def test_a_gang_is_preempted_with_notice_and_its_nodes_are_released(stack, attempts, slurm, env):
