@@ -163,7 +163,8 @@ class World:
 
     async def _is_known(self, job_id: str) -> bool:
         query = """SELECT (SELECT state = 'running' FROM job WHERE job_id = $1)
-                      AND EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND state = 'verified')
+                      AND (SELECT preparation IS NOT NULL FROM job WHERE job_id = $1)
+                      AND EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND state = 'verified' AND kind <> '')
                       AND EXISTS (SELECT FROM step WHERE job_id = $1)"""
         return bool(await self.db.fetchval(query, job_id))
 

@@ -78,6 +78,7 @@ async def test_two_jobs_share_a_machine_and_one_that_wants_it_whole_waits_for_bo
     attempts: Attempts, database: asyncpg.Connection, provisioner_env: dict[str, str]
 ):
     first = await attempts.schedule(pool="shared")
+    await attempts.until(first.job_id, NodesProvisioned)
     second = await attempts.schedule(pool="shared", machines=(0,))
     for scheduled in (first, second):
         await attempts.until(scheduled.job_id, StepReached)
