@@ -26,6 +26,9 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 
+PATIENCE_SECONDS = 120.0
+"""An engine first clears the machines of the test before, and a loaded machine takes its time."""
+
 FAKE_RUNNER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -71,7 +74,7 @@ def a_spec(folder: Path, *, on_term: str = "143", **changes: object) -> AttemptS
 
 
 async def until(
-    condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = 30, every: float = 0.02
+    condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = PATIENCE_SECONDS, every: float = 0.02
 ) -> None:
     deadline = time.monotonic() + seconds
     while True:
@@ -113,7 +116,7 @@ class BackendSuite:
         return attempt.members[index]
 
     async def until_ended(
-        self, backend: Backend, spec: AttemptSpec, index: int, *, seconds: float = 30
+        self, backend: Backend, spec: AttemptSpec, index: int, *, seconds: float = PATIENCE_SECONDS
     ) -> Member:
         async def has_ended() -> bool:
             return (await self.member(backend, spec, index)).state is MemberState.ENDED

@@ -9,18 +9,21 @@ from pathlib import Path
 from deploy.local.stack import Stack
 from tests.integration.attempts import FAKE_CHILD, Attempts
 
-RUNNER_ENV = {
-    "RUNNER_CHILD_ARGV": json.dumps(
-        [sys.executable, str(FAKE_CHILD), json.dumps({"steps": 10_000, "hold_at": 3})]
-    ),
-    "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
-}
 
+def provisioner_env_of(
+    stack: Stack, folder: Path, pools: str, *, save_seconds: float = 0.0
+) -> dict[str, str]:
+    """Write the pools and the runners' environment; return the provisioner's variables.
 
-def provisioner_env_of(stack: Stack, folder: Path, pools: str) -> dict[str, str]:
-    """Write the pools and the runners' environment; return the provisioner's variables."""
+    `save_seconds`: what a child that is asked to stop takes for its last bundle.
+    """
     (folder / "pools.toml").write_text(pools)
-    own = "".join(f"{name}='{value}'\n" for name, value in RUNNER_ENV.items())
+    script = json.dumps({"steps": 10_000, "hold_at": 3, "save_seconds": save_seconds})
+    runner_env = {
+        "RUNNER_CHILD_ARGV": json.dumps([sys.executable, str(FAKE_CHILD), script]),
+        "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
+    }
+    own = "".join(f"{name}='{value}'\n" for name, value in runner_env.items())
     (folder / "runner.env").write_text((stack.state.root / "runner.env").read_text() + own)
     return {
         "PROVISIONER_POOLS_FILE": str(folder / "pools.toml"),

@@ -125,7 +125,7 @@ class TestSlurmBackend(BackendSuite):
             )
             assert all(member.notice_deadline is not None for member in status.members)
             await until(lambda: "term" in self.words(tmp_path, 0) and "term" in self.words(tmp_path, 1))
-            member = await self.until_ended(backend, spec, 1, seconds=60)
+            member = await self.until_ended(backend, spec, 1)
             assert (member.exit_code, member.cause) == (None, Cause.PREEMPTED)
 
     async def test_the_end_of_a_time_limit_is_a_notice(self, slurm, spec, tmp_path):
@@ -170,7 +170,7 @@ class TestSlurmBackend(BackendSuite):
             assert list(marked(f"RUNNER_NODE_ID={spec.name}-n0")) == []
         finally:
             slurm.start_node(lost)
-            await until(lambda: idle(slurm) == set(slurm.nodes), seconds=60, every=self.ASKS_EVERY)
+            await until(lambda: idle(slurm) == set(slurm.nodes), every=self.ASKS_EVERY)
 
     async def test_a_controller_that_died_is_an_error_and_then_nothing_is_lost(
         self, backend, spec, slurm, tmp_path, monkeypatch
@@ -194,7 +194,7 @@ class TestSlurmBackend(BackendSuite):
                 return False
             return [member.state for member in status.members] == [MemberState.RUNNING] * 2
 
-        await until(is_known, seconds=60, every=self.ASKS_EVERY)
+        await until(is_known, every=self.ASKS_EVERY)
         await backend.stop(spec.name, 30.0)
         assert [self.words(tmp_path, index).count("started") for index in range(2)] == [1, 1]
         assert (await self.member(backend, spec, 0)).exit_code == 143
@@ -243,7 +243,7 @@ class TestSlurmBackend(BackendSuite):
                 seen.append(status)
             return bool(seen)
 
-        await until(is_shown, seconds=60, every=self.ASKS_EVERY)
+        await until(is_shown, every=self.ASKS_EVERY)
         return seen[0]
 
 

@@ -47,7 +47,8 @@ flags = ["--exclusive"]
 @pytest.fixture(scope="module")
 def env(stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("provisioner")
-    return provisioner_env_of(stack, folder, POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf))
+    pools = POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf)
+    return provisioner_env_of(stack, folder, pools, save_seconds=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,7 @@ async def test_a_gang_is_preempted_with_notice_and_its_nodes_are_released(stack,
     await attempts.stop(beside, seconds=20)
     await stack.stop("provisioner")
     await stack.start("provisioner", env=env)
+    await stack.wait_healthy("provisioner")
     with blocked(slurm, nodes=len(slurm.nodes), partition="ondemand"):
         preempted = await attempts.until(scheduled.job_id, NodePreempted)
         assert preempted.source == "preemption"
