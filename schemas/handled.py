@@ -38,6 +38,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "NodeLost",
             "NodesReleased",
             "PoolCapacityChanged",
+            "MachineCordoned",
+            "MachineUncordoned",
             "CommandRefused",
         ),
         "training.events": (
@@ -205,9 +207,11 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "provisioner": {
         "node.commands": (
+            "CordonMachine",
             "DrainNode",
             "PreemptNode",
             "SetPoolCapacity",
+            "UncordonMachine",
         ),
         "parked.commands": (
             "ReplayParked",
@@ -219,7 +223,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "JobStageCompleted",
             "JobEvaluating",
         ),
-        "training.events": ("TrainingStarted",),
+        "training.events": (
+            "TrainingStarted",
+            "TrainingFailed",
+        ),
     },
     "trainer_agent": {
         "parked.commands": (

@@ -60,6 +60,31 @@ class SetPoolCapacity(Message):
     """Nodes the pool has from now on."""
 
 
+MachineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+
+
+class CordonMachine(Message):
+    """Start nothing more on a machine; what runs there continues."""
+
+    keyed_by = "pool"
+    pool: Reference
+    """Name of the node pool."""
+    machine: MachineName
+    """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+    """Why, for people."""
+
+
+class UncordonMachine(Message):
+    """Let a machine take work again."""
+
+    keyed_by = "pool"
+    pool: Reference
+    """Name of the node pool."""
+    machine: MachineName
+    """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""
+
+
 class AllocatedNode(Value):
     node_id: str
     """Id of the node."""
@@ -174,6 +199,8 @@ class PoolCapacityChanged(Message):
     """Devices that no attempt holds; None in older messages."""
     drained: tuple[Count, ...] = ()
     """Numbers of machines that take no work and are not among `nodes`: the others are numbered from 0 around them."""
+    cordoned: tuple[str, ...] = ()
+    """Names of machines that take no work until an operator says otherwise; they are not among `nodes`."""
     max_devices_per_job: Count | None = None
     """Most devices that a job may take of the pool; None: all."""
     tenants: tuple[TenantName, ...] = ()
@@ -184,3 +211,27 @@ class PoolCapacityChanged(Message):
     @property
     def name(self) -> str:
         return self.pool
+
+
+class MachineCordoned(Message):
+    """Nothing more starts on a machine."""
+
+    keyed_by = "pool"
+    pool: str
+    """Name of the node pool."""
+    machine: str
+    """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""
+    source: str
+    """Who decided it: `operator`, or `failures` of the machine."""
+    reason: str
+    """Why, for people."""
+
+
+class MachineUncordoned(Message):
+    """A machine takes work again."""
+
+    keyed_by = "pool"
+    pool: str
+    """Name of the node pool."""
+    machine: str
+    """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""

@@ -106,7 +106,11 @@ EVAL_COMMANDS = Topic(
     ("gateway", "admin"),
     (evaluation.RegisterBenchmark, evaluation.RegisterSafetySuite, evaluation.ReevaluateModel),
 )
-NODE_COMMANDS = Topic("node.commands", ("admin",), (node.DrainNode, node.PreemptNode, node.SetPoolCapacity))
+NODE_COMMANDS = Topic(
+    "node.commands",
+    ("admin",),
+    (node.CordonMachine, node.DrainNode, node.PreemptNode, node.SetPoolCapacity, node.UncordonMachine),
+)
 DEPLOYMENT_COMMANDS = Topic(
     "deployment.commands",
     ("evaluator", "gateway"),
@@ -163,6 +167,8 @@ NODE_EVENTS = Topic(
         node.NodeLost,
         node.NodesReleased,
         node.PoolCapacityChanged,
+        node.MachineCordoned,
+        node.MachineUncordoned,
         CommandRefused,
     ),
 )

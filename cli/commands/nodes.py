@@ -1,5 +1,7 @@
 """retune nodes: pools and the nodes of attempts."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -7,11 +9,26 @@ import typer
 from cli import kafka_commands
 from cli.commands.context import admin_api, connection
 from cli.output import show, show_table
-from schemas.node import DrainNode, NodeLost, NodePreempted, PoolCapacityChanged, PreemptNode, SetPoolCapacity
+from ops.machines import Row, list_failures, list_machines
+from schemas.node import (
+    CordonMachine,
+    DrainNode,
+    MachineCordoned,
+    MachineUncordoned,
+    NodeLost,
+    NodePreempted,
+    PoolCapacityChanged,
+    PreemptNode,
+    SetPoolCapacity,
+    UncordonMachine,
+)
 
 app = typer.Typer(add_completion=False, help="Pools and nodes.", no_args_is_help=True)
 
 ANSWER_SECONDS = 30.0
+Machine = Annotated[
+    str, typer.Argument(help="The host's name in a cluster; the machine's number in a pool of this machine.")
+]
 
 
 @app.command()
@@ -55,6 +72,52 @@ def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30
     show(fact.model_dump(mode="json"), f"{node} is drained")
 
 
+@app.command("list")
+def list_() -> None:
+    """List machines that nodes are on and machines that take no work, with how often each failed."""
+    names = ("pool", "machine", "state", "devices_in_use", "jobs", "failures", "cordoned_by", "reason")
+    _show(names, asyncio.run(list_machines(connection())))
+
+
+@app.command()
+def history(
+    pool: Annotated[str | None, typer.Option(help="Of this pool alone.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Of this machine alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
+) -> None:
+    """List failures of machines, the newest first: nodes that were lost, training that failed by its node's fault."""
+    names = ("failed_at", "pool", "machine", "devices", "job_id", "attempt", "message")
+    _show(names, asyncio.run(list_failures(connection(), pool=pool, machine=machine, limit=limit)))
+
+
+@app.command()
+def cordon(
+    pool: str,
+    machine: Machine,
+    reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
+) -> None:
+    """Start nothing more on a machine; what runs there continues."""
+    fact = kafka_commands.command(
+        connection(),
+        CordonMachine(pool=pool, machine=machine, reason=reason),
+        until=[MachineCordoned],
+        seconds=ANSWER_SECONDS,
+    )
+    show(fact.model_dump(mode="json"), f"{machine} of {pool} takes no more work")
+
+
+@app.command()
+def uncordon(pool: str, machine: Machine) -> None:
+    """Let a machine take work again."""
+    fact = kafka_commands.command(
+        connection(),
+        UncordonMachine(pool=pool, machine=machine),
+        until=[MachineUncordoned],
+        seconds=ANSWER_SECONDS,
+    )
+    show(fact.model_dump(mode="json"), f"{machine} of {pool} takes work again")
+
+
 @app.command("set-capacity")
 def set_capacity(pool: str, nodes: Annotated[int, typer.Argument(min=0, max=10_000)]) -> None:
     """Change how many nodes a pool has."""
@@ -66,3 +129,7 @@ def set_capacity(pool: str, nodes: Annotated[int, typer.Argument(min=0, max=10_0
     )
     assert isinstance(fact, PoolCapacityChanged)
     show(fact.model_dump(mode="json"), f"{fact.pool}: {fact.nodes} nodes, {fact.free} wholly free")
+
+
+def _show(names: Sequence[str], rows: Sequence[Row]) -> None:
+    show_table(rows, names, [[row[name] for name in names] for row in rows])

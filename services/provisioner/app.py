@@ -22,7 +22,7 @@ def build(settings: Settings | None = None) -> Service:
         slurm_backends, env_file=settings.runner_env_file, logs_retention=settings.logs_retention
     )
     handlers.register(service, Backends(local), pools_file=settings.pools_file, connect=connect)
-    for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS):
+    for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS, store.PRUNE_FAILURES):
         service.prune(query, older_than=settings.timing.history_retention)
     return service
 

@@ -4,7 +4,7 @@ Nothing is created, signalled or removed here: an action names what a task then 
 any transaction, and the task's end comes back as the next decision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from schemas.node import (
 )
 from schemas.placement import best_fit, taken_per_node
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
+from services.provisioner.machines import Failure, avoided
 from services.provisioner.model import (
     CLEAN_EXITS,
     GONE,
@@ -53,6 +54,9 @@ FINISH_GRACE_SECONDS = 5.0
 @dataclass(frozen=True)
 class Create:
     """Ask the backend for all nodes of the attempt."""
+
+    excluded: tuple[str, ...] = ()
+    """Machines that it must not run on, by the names that the backend gives them."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,13 @@ class Decision:
         )
 
 
-def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -> Decision:
-    """Lease devices for the whole gang or nothing."""
+def on_job_scheduled(
+    event: JobScheduled, pool: Pool | None, *, now: datetime, failures: Sequence[Failure] = ()
+) -> Decision:
+    """Lease devices for the whole gang or nothing, those last that the job's attempt before failed on.
+
+    failures: of that attempt.
+    """
     attempt = Attempt(
         event.job_id,
         event.attempt,
@@ -117,8 +126,10 @@ def on_job_scheduled(event: JobScheduled, pool: Pool | None, *, now: datetime) -
         refused = replace(attempt, state=AttemptState.REFUSED, failure_code=code, failure_message=message)
         return Decision(refused, (_provisioning_failed(refused),))
     assert pool is not None, "an unknown pool is a reason"
-    nodes = _leased(attempt.name, event, pool, now)
-    return Decision(replace(attempt, nodes=nodes, device=pool.device), actions=(Create(),))
+    failed = {device for failure in failures if failure.pool == pool.name for device in failure.devices}
+    nodes = _leased(attempt.name, event, pool, now, failed if pool.is_local else set())
+    create = Create(avoided(pool, failures, nodes=event.nodes))
+    return Decision(replace(attempt, nodes=nodes, device=pool.device), actions=(create,))
 
 
 def is_wanted(attempt: Attempt) -> bool:
@@ -348,7 +359,7 @@ def on_pools_read(known: Mapping[str, Pool], file: Mapping[str, Pool]) -> list[P
 
 def on_drained(pool: Pool, machine: int) -> Pool:
     """Return the pool without the machine, until its capacity is set again."""
-    if machine in pool.drained:
+    if machine in pool.unused:
         return pool
     nodes = pool.nodes - (machine in pool.free)
     return replace(pool, nodes=nodes, drained=tuple(sorted((*pool.drained, machine))))
@@ -381,8 +392,10 @@ def _machines(event: JobScheduled, pool: Pool) -> tuple[int, ...] | None:
     return best_fit(free, nodes=event.nodes, devices=taken_per_node(event, pool))
 
 
-def _leased(name: str, event: JobScheduled, pool: Pool, now: datetime) -> tuple[Node, ...]:
-    """Return the nodes with their devices, the lowest free numbers of their machines."""
+def _leased(
+    name: str, event: JobScheduled, pool: Pool, now: datetime, failed: Collection[int]
+) -> tuple[Node, ...]:
+    """Return the nodes with their devices, the lowest free numbers of their machines, but those that failed last."""
     machines, devices = _machines(event, pool), taken_per_node(event, pool)
     assert machines is not None, "too little room is a reason"
     return tuple(
@@ -392,7 +405,9 @@ def _leased(name: str, event: JobScheduled, pool: Pool, now: datetime) -> tuple[
             pool.price_per_device_hour * devices,
             allocated_at=now,
             machine=machine,
-            devices=tuple(pool.free_on(machine)[:devices]),
+            devices=tuple(
+                sorted(sorted(pool.free_on(machine), key=lambda number: number in failed)[:devices])
+            ),
         )
         for index, machine in enumerate(machines)
     )
@@ -449,9 +464,10 @@ def _job(attempt: Attempt) -> str:
 def _as_in_file(known: Pool | None, pool: Pool) -> Pool:
     if known is None:
         return pool
+    kept = replace(pool, leased=known.leased, cordoned=known.cordoned)
     if pool.file_nodes != known.file_nodes:
-        return replace(pool, leased=known.leased)
-    return replace(pool, nodes=known.nodes, drained=known.drained, leased=known.leased)
+        return replace(kept, nodes=max(0, pool.nodes - len(known.cordoned)))
+    return replace(kept, nodes=known.nodes, drained=known.drained)
 
 
 def _provisioning_failed(attempt: Attempt) -> ProvisioningFailed:

@@ -73,12 +73,28 @@ class Pool:
     """Whether it left the pools file."""
     backend: str = LOCAL
     """Kind of the cluster backend that has its nodes."""
+    cordon_after_failures: int = 0
+    """Failures of a machine after which nothing more starts there; 0: never."""
+    cordoned: tuple[str, ...] = ()
+    """Names of machines that take no work until an operator says otherwise, and are not among the nodes."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its machines are parts of this one, and have numbers for names."""
+        return self.backend == LOCAL
+
+    @property
+    def unused(self) -> tuple[int, ...]:
+        """Numbers of machines that are not among the nodes. Those of other backends have no number of their own: of
+        them there are fewer."""
+        cordoned = map(int, self.cordoned) if self.is_local else ()
+        return tuple(sorted({*self.drained, *cordoned}))
 
     @property
     def free(self) -> Mapping[int, int]:
         """Machine -> number of devices free on it, of the machines that take work."""
         held = {machine: len(devices) for machine, devices in self.leased.items()}
-        free = free_devices(self, drained=self.drained, held=held)
+        free = free_devices(self, drained=self.unused, held=held)
         return {machine: min(left, len(self.free_on(machine))) for machine, left in free.items()}
 
     def free_on(self, machine: int) -> list[int]:
@@ -100,7 +116,8 @@ class Pool:
             free_devices=sum(free),
             devices_per_node=self.devices_per_node,
             price_per_hour=self.price_per_device_hour * self.devices_per_node,
-            drained=self.drained,
+            drained=self.unused,
+            cordoned=self.cordoned,
             device=self.device,
             device_memory_bytes=self.device_memory_bytes,
             accelerator=self.accelerator,

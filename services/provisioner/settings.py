@@ -24,8 +24,8 @@ class Settings(ServiceSettings):
 
     pools_file: Path
     """TOML, one table `[pools.<name>]` each: capacity_type, nodes, device, accelerator, devices_per_node,
-    device_memory_gib, price_per_device_hour, max_devices_per_job, tenants, first_device, backend, and the backend's
-    own table."""
+    device_memory_gib, price_per_device_hour, max_devices_per_job, tenants, first_device, cordon_after_failures,
+    backend, and the backend's own table."""
     nodes_dir: Path
     """Where the local backend keeps a folder for each node."""
     runner_env_file: Path
@@ -82,6 +82,8 @@ class PoolEntry(BaseModel):
     """Tenants whose jobs it takes; none: every tenant's."""
     first_device: NonNegativeInt = 0
     """Number of this machine's first device that is the pool's, where several pools share its GPUs."""
+    cordon_after_failures: NonNegativeInt = 3
+    """Failures of a machine within a day, of two jobs at least, after which nothing more starts there; 0: never."""
     backend: Literal["local", "slurm"] = "local"
     """What has its nodes: this machine, or a Slurm that the table `slurm` describes."""
     slurm: SlurmPool | None = None
@@ -122,6 +124,7 @@ class PoolEntry(BaseModel):
             max_devices_per_job=self.max_devices_per_job,
             tenants=self.tenants,
             backend=self.backend,
+            cordon_after_failures=self.cordon_after_failures,
         )
 
 

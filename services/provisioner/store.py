@@ -1,9 +1,11 @@
 """SQL of the provisioner's schema; the only file that knows column names. It is the truth of capacity."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from asyncpg import Record
 
+from services.provisioner.machines import Cordon, Failure
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
@@ -11,7 +13,8 @@ from shared.postgres.rows import Columns, read
 
 POOL = Columns(
     "name, capacity_type, nodes, devices_per_node, price_per_device_hour, file_nodes, drained, device,"
-    " device_memory_bytes, accelerator, first_device, max_devices_per_job, tenants, is_removed, backend"
+    " device_memory_bytes, accelerator, first_device, max_devices_per_job, tenants, is_removed, backend,"
+    " cordon_after_failures"
 )
 ATTEMPT = Columns(
     "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds"
@@ -21,10 +24,30 @@ NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
     " notice_deadline, host"
 )
+FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message")
+CORDON = Columns("pool, machine, source, reason")
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
 
 LOCK_POOLS = f"SELECT {POOL.selected} FROM pool ORDER BY name FOR UPDATE"
+
+CORDONED = "SELECT machine FROM cordon WHERE pool = $1 ORDER BY machine"
+ADD_CORDON = f"""
+    INSERT INTO cordon ({CORDON.names}) VALUES ({CORDON.parameters()})
+    ON CONFLICT (pool, machine) DO UPDATE SET source = excluded.source, reason = excluded.reason"""
+REMOVE_CORDON = "DELETE FROM cordon WHERE (pool, machine) = ($1, $2)"
+
+# A node fails once: that it was lost and that training failed there are one failure.
+ADD_FAILURE = f"""
+    INSERT INTO machine_failure ({FAILURE.names}) VALUES ({FAILURE.parameters()}) ON CONFLICT (node_id) DO NOTHING"""
+FAILURES_OF_MACHINE = f"""
+    SELECT {FAILURE.selected} FROM machine_failure
+     WHERE (pool, machine) = ($1, $2) AND failed_at >= $3 ORDER BY failed_at, node_id"""
+FAILURES_OF_ATTEMPT = f"""
+    SELECT {FAILURE.selected} FROM machine_failure WHERE (job_id, number) = ($1, $2) ORDER BY node_id"""
+PRUNE_FAILURES = """
+    DELETE FROM machine_failure WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM machine_failure WHERE failed_at < now() - $1::interval LIMIT $2))"""
 
 LEASED = "SELECT machine, array_agg(device) AS devices FROM device_lease WHERE pool = $1 GROUP BY machine"
 
@@ -100,11 +123,35 @@ async def lock_pools(conn: Connection) -> dict[str, Pool]:
 async def _with_leases(conn: Connection, row: Record) -> Pool:
     """Read once the pool is locked: nobody else leases devices of it then."""
     leased = {each["machine"]: each["devices"] for each in await conn.fetch(LEASED, row["name"])}
-    return read(Pool, row, leased=leased)
+    cordoned = [each["machine"] for each in await conn.fetch(CORDONED, row["name"])]
+    return read(Pool, row, leased=leased, cordoned=cordoned)
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:
     await conn.execute(SAVE_POOL, *POOL.values(pool))
+
+
+async def add_cordon(conn: Connection, cordon: Cordon) -> None:
+    await conn.execute(ADD_CORDON, *CORDON.values(cordon))
+
+
+async def remove_cordon(conn: Connection, pool: str, machine: str) -> None:
+    await conn.execute(REMOVE_CORDON, pool, machine)
+
+
+async def add_failure(conn: Connection, failure: Failure) -> None:
+    await conn.execute(ADD_FAILURE, *FAILURE.values(failure))
+
+
+async def list_failures_of_machine(
+    conn: Connection, pool: str, machine: str, *, since: datetime
+) -> list[Failure]:
+    """Return them with the oldest first."""
+    return [read(Failure, row) for row in await conn.fetch(FAILURES_OF_MACHINE, pool, machine, since)]
+
+
+async def list_failures_of_attempt(conn: Connection, job_id: str, number: int) -> list[Failure]:
+    return [read(Failure, row) for row in await conn.fetch(FAILURES_OF_ATTEMPT, job_id, number)]
 
 
 async def lock_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:

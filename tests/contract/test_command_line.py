@@ -43,7 +43,16 @@ FROZEN = {
         "archive": "name",
     },
     "deployments": {"list": "", "deploy": "model slot", "rollback": "slot", "remove": "slot"},
-    "nodes": {"pools": "", "preempt": "node notice", "drain": "node grace", "set-capacity": "pool nodes"},
+    "nodes": {
+        "pools": "",
+        "preempt": "node notice",
+        "drain": "node grace",
+        "set-capacity": "pool nodes",
+        "list": "",
+        "history": "pool machine limit",
+        "cordon": "pool machine reason",
+        "uncordon": "pool machine",
+    },
     "events": {"tail": "topic from_start follow", "timeline": "job_id"},
     "parked": {
         "list": "service",

@@ -20,3 +20,9 @@ def blocked(slurm: SlurmCluster, *, nodes: int, partition: str = "spot") -> Iter
 
 def running_jobs(slurm: SlurmCluster, name: str) -> list[str]:
     return slurm.run("squeue", "--noheader", f"--name={name}", "--format=%i").split()
+
+
+def idle(slurm: SlurmCluster) -> set[str]:
+    """Names of the machines that nothing runs on, not even the end of a job."""
+    command = ("--noheader", "--Node", "--partition=spot", "--states=idle", "--responding", "--format=%N")
+    return set(slurm.run("sinfo", *command).split())

@@ -26,7 +26,7 @@ from services.provisioner.settings import SlurmPool
 from shared.clock import utc_now
 from shared.processes.identity import marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
-from tests.integration.slurm import blocked, running_jobs
+from tests.integration.slurm import blocked, idle, running_jobs
 from tests.unit.shared.environments import SECRETS
 
 FENCED_AFTER_SECONDS = 5.0
@@ -245,8 +245,3 @@ class TestSlurmBackend(BackendSuite):
 
         await until(is_shown, every=self.ASKS_EVERY)
         return seen[0]
-
-
-def idle(slurm: SlurmCluster) -> set[str]:
-    command = ("--noheader", "--Node", "--partition=spot", "--states=idle", "--responding", "--format=%N")
-    return set(slurm.run("sinfo", *command).split())

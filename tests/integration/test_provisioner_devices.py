@@ -1,5 +1,6 @@
 """Jobs that share a machine, on real Kafka and Postgres with real runners: who has which devices, over a kill."""
 
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,17 +13,21 @@ from schemas import layout
 from schemas.dataset import DatasetReady
 from schemas.job import CancelJob, JobScheduled, SubmitJob
 from schemas.node import (
+    CordonMachine,
     DrainNode,
+    MachineCordoned,
+    MachineUncordoned,
     NodePreempted,
     NodesProvisioned,
     NodesReleased,
     PoolCapacityChanged,
     ProvisioningFailed,
     SetPoolCapacity,
+    UncordonMachine,
 )
 from schemas.specification import Resources
 from schemas.training import StepReached
-from shared.processes.identity import marked
+from shared.processes.identity import marked, signal_marked
 from tests.builders import a_dataset, a_job_spec
 from tests.integration.attempts import TENANT, Attempts
 from tests.integration.backend_suite import until
@@ -144,6 +149,26 @@ async def test_a_device_is_leased_once_by_the_database_itself(
         )
     await attempts.stop(scheduled, seconds=0)
     await attempts.until(scheduled.job_id, NodesReleased)
+
+
+async def test_a_cordoned_machine_takes_nothing_and_a_failed_device_is_taken_last(attempts: Attempts):
+    await attempts.write("admin", CordonMachine(pool="shared", machine="0", reason="dusty"))
+    await attempts.until("shared", MachineCordoned, machine="0", source="operator", reason="dusty")
+    await attempts.until("shared", PoolCapacityChanged, nodes=0, cordoned=("0",), drained=(0,))
+    refused = await attempts.schedule(pool="shared")
+    assert (await attempts.until(refused.job_id, ProvisioningFailed)).code == "no_capacity"
+    await attempts.write("admin", UncordonMachine(pool="shared", machine="0"))
+    await attempts.until("shared", MachineUncordoned, machine="0")
+
+    first = await attempts.schedule(pool="shared")
+    await attempts.until(first.job_id, StepReached)
+    signal_marked(f"RUNNER_NODE_ID={node_of(first)}", signal.SIGKILL)
+    await attempts.until(first.job_id, NodesReleased)
+    again = await attempts.schedule(first.job_id, attempt=2, pool="shared")
+    [node] = (await attempts.until(first.job_id, NodesProvisioned, attempt=2)).nodes
+    assert node.devices == (1,)
+    await attempts.stop(again, seconds=0)
+    await attempts.until(first.job_id, NodesReleased, attempt=2)
 
 
 async def state_of(database: asyncpg.Connection, job_id: str) -> str | None:

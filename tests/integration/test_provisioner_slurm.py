@@ -6,24 +6,32 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
 from deploy.slurm.cluster import SlurmCluster
-from schemas.job import StopReason
+from schemas.job import JobScheduled, StopReason
 from schemas.node import (
+    CordonMachine,
+    MachineCordoned,
+    MachineUncordoned,
     NodeLost,
     NodePreempted,
     NodesProvisioned,
     NodesQueued,
     NodesReleased,
+    PoolCapacityChanged,
     ProvisioningFailed,
+    UncordonMachine,
 )
 from schemas.training import TrainingStarted, TrainingStopped
 from shared.clock import utc_now
+from shared.processes.identity import signal_marked
 from tests.integration.attempts import Attempts
+from tests.integration.backend_suite import until
 from tests.integration.provisioning import attempts_on, provisioner_env_of
-from tests.integration.slurm import blocked, running_jobs
+from tests.integration.slurm import blocked, idle, running_jobs
 from tests.integration.test_provisioner import POOLS, name_of, processes_of, training
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
@@ -35,6 +43,7 @@ device = "cpu"
 nodes = 8
 price_per_device_hour = 0.10
 backend = "slurm"
+cordon_after_failures = 2
 
 [pools.cluster.slurm]
 folder = "{folder}/cluster"
@@ -106,3 +115,65 @@ async def test_what_no_partition_can_hold_is_no_capacity(attempts, slurm):
     assert (failed.code, failed.message) == ("no_capacity", "Slurm says PartitionNodeLimit")
     assert running_jobs(slurm, name_of(scheduled)) == []
     assert not Path(slurm.conf.parent, name_of(scheduled)).exists()
+
+
+async def lose(attempts: Attempts, scheduled: JobScheduled) -> str:
+    """Kill the runner of the attempt's only node; the name of its machine."""
+    await training(attempts, scheduled)
+    signal_marked(f"RUNNER_NODE_ID={name_of(scheduled)}-n0", signal.SIGKILL)
+    lost = await attempts.until(scheduled.job_id, NodeLost)
+    await attempts.until(scheduled.job_id, NodesReleased)
+    assert lost.host
+    return lost.host
+
+
+async def host_of(attempts: Attempts, scheduled: JobScheduled) -> str:
+    """Let the attempt of one node run until its machine is known, and stop it."""
+    database = await asyncpg.connect(attempts.stack.postgres_dsn("provisioner"))
+    query = "SELECT host IS NOT NULL FROM node WHERE (job_id, number) = ($1, $2)"
+
+    async def is_known() -> bool:
+        return bool(await database.fetchval(query, scheduled.job_id, scheduled.attempt))
+
+    await until(is_known)
+    await database.close()
+    await attempts.stop(scheduled, seconds=0)
+    released = await attempts.until(scheduled.job_id, NodesReleased, attempt=scheduled.attempt)
+    assert released.nodes[0].host
+    return released.nodes[0].host
+
+
+async def test_a_machine_is_avoided_by_the_job_that_it_failed_and_by_all_after_two(attempts, slurm):
+    async def ready() -> None:
+        await until(lambda: idle(slurm) == set(slurm.nodes), every=0.25)
+
+    await ready()
+    first = await attempts.schedule(pool="cluster")
+    host = await lose(attempts, first)
+    assert attempts.heard("cluster", MachineCordoned) == []
+    again = await attempts.schedule(first.job_id, attempt=2, pool="cluster")
+    assert await host_of(attempts, again) != host
+
+    await ready()
+    second = await attempts.schedule(pool="cluster")
+    assert await lose(attempts, second) == host
+    cordoned = await attempts.until("cluster", MachineCordoned)
+    assert (cordoned.machine, cordoned.source) == (host, "failures")
+    assert cordoned.reason.startswith(
+        "2 failures of 2 jobs within 24 h; the last: the runner of node a-ftjob-"
+    )
+    await attempts.until("cluster", PoolCapacityChanged, nodes=7, cordoned=(host,))
+
+    await ready()
+    assert await host_of(attempts, await attempts.schedule(pool="cluster")) != host
+    await attempts.write("admin", UncordonMachine(pool="cluster", machine=host))
+    await attempts.until("cluster", MachineUncordoned)
+    await attempts.until("cluster", PoolCapacityChanged, nodes=8, cordoned=())
+
+
+async def test_a_name_that_slurm_does_not_know_keeps_no_job_from_it(attempts, slurm):
+    await attempts.write("admin", CordonMachine(pool="cluster", machine="gone", reason="sold"))
+    await attempts.until("cluster", MachineCordoned, machine="gone", source="operator", reason="sold")
+    assert await host_of(attempts, await attempts.schedule(pool="cluster")) in slurm.nodes
+    await attempts.write("admin", UncordonMachine(pool="cluster", machine="gone"))
+    await attempts.until("cluster", MachineUncordoned, machine="gone")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from deploy.local.stack import Stack
 from schemas.envelope import Envelope, to_headers
 from schemas.job import JobScheduled
 from schemas.node import NodePreempted, NodesProvisioned, NodesReleased
+from schemas.training import RunnerStarted
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
+from shared.processes.identity import signal_marked
 from tests.integration.attempts import FAKE_CHILD, PATIENCE_SECONDS, TENANT, Attempts
 from tests.integration.kernel.conftest import until
 
@@ -112,6 +115,30 @@ class TestNodes:
         assert (preempted.node_id, preempted.source) == (node, "drain")
         refused = await retune(attempts.stack, "nodes", "drain", "n-gone")
         assert (refused.code, refused.err.split(":")[0]) == (1, "unknown_node")
+
+    async def test_a_machine_is_cordoned_listed_and_has_a_history(self, attempts: Attempts, provisioned):
+        scheduled, node = provisioned
+        [allocated] = (await attempts.until(scheduled.job_id, NodesProvisioned)).nodes
+        stack, machine = attempts.stack, str(allocated.machine)
+        result = await retune(stack, "nodes", "cordon", "test", machine, "--reason", "dusty")
+        assert (result.code, result.out) == (0, f"{machine} of test takes no more work\n"), result.err
+        rows = (await retune(stack, "--json", "nodes", "list")).value
+        [row] = [row for row in rows if (row["pool"], row["machine"]) == ("test", machine)]
+        assert (row["state"], row["jobs"], row["reason"]) == ("cordoned", [scheduled.job_id], "dusty")
+        refused = await retune(stack, "nodes", "cordon", "test", "n1")
+        assert (refused.code, refused.err.split(":")[0]) == (1, "unknown_machine")
+        uncordoned = await retune(stack, "nodes", "uncordon", "test", machine)
+        assert uncordoned.out == f"{machine} of test takes work again\n", uncordoned.err
+        refused = await retune(stack, "nodes", "uncordon", "test", machine)
+        assert (refused.code, refused.err.split(":")[0]) == (1, "not_cordoned")
+
+        await attempts.until(scheduled.job_id, RunnerStarted)
+        signal_marked(f"RUNNER_NODE_ID={node}", signal.SIGKILL)
+        await attempts.until(scheduled.job_id, NodesReleased)
+        [failure, *_] = (await retune(stack, "--json", "nodes", "history", "--pool", "test")).value
+        assert (failure["machine"], failure["job_id"]) == (machine, scheduled.job_id)
+        assert node in (await retune(stack, "nodes", "history", "--machine", machine)).out
+        assert (await retune(stack, "--json", "nodes", "history", "--machine", "7")).value == []
 
 
 class TestEvents:

@@ -19,6 +19,7 @@ import services.evaluator.handlers.gate
 import services.provisioner.handlers
 import services.provisioner.handlers.apply
 import services.provisioner.handlers.cluster
+import services.provisioner.handlers.machines
 import services.provisioner.handlers.messages
 import services.provisioner.handlers.pools
 import services.registry.handlers
@@ -54,6 +55,7 @@ STORES = {
     provisioner: (
         services.provisioner.handlers.apply,
         services.provisioner.handlers.cluster,
+        services.provisioner.handlers.machines,
         services.provisioner.handlers.messages,
         services.provisioner.handlers.pools,
     ),

@@ -4,10 +4,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from schemas.job import JobEvaluating, JobScheduled, JobStageCompleted, JobStopping
-from schemas.node import DrainNode, PreemptNode, SetPoolCapacity
-from schemas.training import TrainingStarted
+from schemas.node import CordonMachine, DrainNode, PreemptNode, SetPoolCapacity, UncordonMachine
+from schemas.training import TrainingFailed, TrainingStarted
 from services.provisioner.backends.dispatch import Backends
-from services.provisioner.handlers import messages
+from services.provisioner.handlers import machines, messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
 from services.provisioner.handlers.cluster import Cluster, nothing
 from services.provisioner.handlers.pools import Connect, Pools
@@ -24,6 +24,7 @@ def register(service: Service, backends: Backends, *, pools_file: Path, connect:
     """`connect`: returns the backends of the pools that are not of this machine."""
     _register_messages(service)
     _register_pools(service, Pools(service, pools_file, backends, connect))
+    _register_machines(service)
     _register_cluster(service, Cluster(service, backends))
 
 
@@ -41,6 +42,12 @@ def _register_pools(service: Service, pools: Pools) -> None:
     service.on_start(pools.read)
     service.on(DrainNode, pools.drain_node)
     service.on(SetPoolCapacity, pools.set_capacity)
+
+
+def _register_machines(service: Service) -> None:
+    service.on(TrainingFailed, machines.training_failed)
+    service.on(CordonMachine, machines.cordon_machine)
+    service.on(UncordonMachine, machines.uncordon_machine)
 
 
 def _register_cluster(service: Service, cluster: Cluster) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from schemas.base import DeviceKind
+from schemas.node import NodeLost
 from services.provisioner import store
 from services.provisioner.decide import Action, Create, Decision, End, Notify, Release
+from services.provisioner.handlers import machines
 from services.provisioner.model import Attempt
 from shared.messaging.unit import Task, Unit
 
@@ -40,6 +42,8 @@ class CreateNodes(BackendTask):
     devices: tuple[tuple[int, ...], ...] = ()
     """Numbers of the devices of each node; none of tasks that are older than leases."""
     device: DeviceKind | None = None
+    excluded: tuple[str, ...] = ()
+    """Machines that it must not run on, by the names that the backend gives them."""
     grace_seconds: float
     start_deadline: datetime
 
@@ -69,6 +73,9 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
     after = decision.attempt
     await store.save_attempt(unit.conn, before, after)
     await unit.emit(*decision.events)
+    for lost in decision.events:
+        if isinstance(lost, NodeLost):
+            await machines.record(unit, after, lost)
     if after.held != (before.held if before else 0):
         pool = await store.lock_pool(unit.conn, after.pool)
         assert pool is not None, "a held node has a pool"
@@ -82,8 +89,8 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
 def _task(attempt: Attempt, action: Action) -> BackendTask:
     where = _where(attempt)
     match action:
-        case Create():
-            return _creation(attempt)
+        case Create(excluded):
+            return _creation(attempt, excluded)
         case Release(grace_seconds):
             return ReleaseNodes(**where, grace_seconds=grace_seconds)
         case Notify(index, deadline):
@@ -92,7 +99,7 @@ def _task(attempt: Attempt, action: Action) -> BackendTask:
             return EndNode(**where, index=index)
 
 
-def _creation(attempt: Attempt) -> CreateNodes:
+def _creation(attempt: Attempt, excluded: tuple[str, ...]) -> CreateNodes:
     assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
     return CreateNodes(
         **_where(attempt),
@@ -101,6 +108,7 @@ def _creation(attempt: Attempt) -> CreateNodes:
         devices_per_node=attempt.devices_per_node,
         devices=tuple(node.devices for node in attempt.nodes),
         device=attempt.device,
+        excluded=excluded,
         grace_seconds=attempt.grace_seconds,
         start_deadline=attempt.start_deadline,
     )

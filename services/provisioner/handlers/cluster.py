@@ -197,6 +197,7 @@ def _spec(task: CreateNodes) -> AttemptSpec:
         devices_per_node=task.devices_per_node,
         devices=task.devices,
         device=task.device,
+        excluded=task.excluded,
         argv=RUNNER,
         # A node's folder is its working directory, so the repository has to be named.
         env=(("PYTHONPATH", str(REPOSITORY)),),

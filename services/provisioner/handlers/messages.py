@@ -12,7 +12,8 @@ async def job_scheduled(event: JobScheduled, unit: Unit) -> None:
     if await store.lock_attempt(unit.conn, event.job_id, event.attempt) is not None:
         return
     pool = await store.lock_pool(unit.conn, event.pool)
-    await apply(unit, None, decide.on_job_scheduled(event, pool, now=unit.now))
+    failures = await store.list_failures_of_attempt(unit.conn, event.job_id, event.attempt - 1)
+    await apply(unit, None, decide.on_job_scheduled(event, pool, now=unit.now, failures=failures))
 
 
 async def job_stopping(event: JobStopping, unit: Unit) -> None:

@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 
+from services.provisioner.machines import Cordon, Failure
 from services.provisioner.model import Attempt, AttemptState, Pool
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
@@ -12,17 +14,53 @@ from tests.simulation.tables import Tables
 async def lock_pool(conn: Tables, name: str) -> Pool | None:
     conn.lock_row("pool", name)
     pool = conn.get("pool", name)
-    return replace(pool, leased=leased_in(conn, name)) if pool else None
+    return _with_leases(conn, pool) if pool else None
 
 
 async def lock_pools(conn: Tables) -> dict[str, Pool]:
     for name in sorted(pool.name for pool in conn.rows("pool")):
         conn.lock_row("pool", name)
-    return {pool.name: replace(pool, leased=leased_in(conn, pool.name)) for pool in conn.rows("pool")}
+    return {pool.name: _with_leases(conn, pool) for pool in conn.rows("pool")}
+
+
+def _with_leases(conn: Tables, pool: Pool) -> Pool:
+    cordoned = sorted(cordon.machine for cordon in conn.rows("cordon") if cordon.pool == pool.name)
+    return replace(pool, leased=leased_in(conn, pool.name), cordoned=tuple(cordoned))
 
 
 async def save_pool(conn: Tables, pool: Pool) -> None:
     conn.put("pool", pool.name, pool)
+
+
+async def add_cordon(conn: Tables, cordon: Cordon) -> None:
+    conn.put("cordon", (cordon.pool, cordon.machine), cordon)
+
+
+async def remove_cordon(conn: Tables, pool: str, machine: str) -> None:
+    conn.delete("cordon", (pool, machine))
+
+
+async def add_failure(conn: Tables, failure: Failure) -> None:
+    if conn.get("machine_failure", failure.node_id) is None:
+        conn.put("machine_failure", failure.node_id, failure)
+
+
+async def list_failures_of_machine(
+    conn: Tables, pool: str, machine: str, *, since: datetime
+) -> list[Failure]:
+    failures = [
+        each
+        for each in conn.rows("machine_failure")
+        if (each.pool, each.machine) == (pool, machine) and each.failed_at >= since
+    ]
+    return sorted(failures, key=lambda each: (each.failed_at, each.node_id))
+
+
+async def list_failures_of_attempt(conn: Tables, job_id: str, number: int) -> list[Failure]:
+    failures = [
+        each for each in conn.rows("machine_failure") if (each.job_id, each.number) == (job_id, number)
+    ]
+    return sorted(failures, key=lambda each: each.node_id)
 
 
 async def lock_attempt(conn: Tables, job_id: str, number: int) -> Attempt | None:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -129,6 +130,10 @@ class SlurmBackend:
             )
         for index in range(spec.nodes):
             make_node(root, index)
+        if spec.excluded:
+            machines = await self._slurm.machines()
+            # sbatch refuses a job that excludes what Slurm does not know, such as a machine that was removed.
+            spec = replace(spec, excluded=tuple(name for name in spec.excluded if name in machines))
         keeper = [sys.executable, "-m", KEEPER, keeper_options(root, pool, self._env_file)]
         script = batch_script(spec, root, keeper, pool.srun_flags)
         return await self._slurm.submit(sbatch_arguments(spec, pool, root), script)

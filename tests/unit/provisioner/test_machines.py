@@ -1,0 +1,155 @@
+"""The record of machines: which failures count, when one is cordoned, and what an attempt avoids."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from services.provisioner import decide
+from services.provisioner.decide import Create
+from services.provisioner.machines import (
+    Failure,
+    avoided,
+    cordon_after,
+    failure_of,
+    on_cordon,
+    on_uncordon,
+)
+from services.provisioner.model import Pool
+from shared.errors import Refused
+from tests.unit.provisioner.attempts import NOON, a_pool, a_schedule, running
+
+
+def a_cluster(*, nodes: int = 4, **changes: object) -> Pool:
+    """A pool of another backend, whose machines have names."""
+    return a_pool(nodes=nodes, **({"backend": "slurm", "cordon_after_failures": 3} | changes))
+
+
+def failures(*job_ids: str, machine: str = "n1", devices: tuple[int, ...] = ()) -> list[Failure]:
+    return [
+        Failure(
+            f"{job}-{place}", "spot", machine, devices, job, 1, NOON + timedelta(seconds=place), f"no {place}"
+        )
+        for place, job in enumerate(job_ids)
+    ]
+
+
+class TestFailure:
+    def test_of_a_cluster_is_of_the_host(self):
+        attempt = running()
+        nodes = tuple(replace(node, host=f"n{node.index}") for node in attempt.nodes)
+        attempt = replace(attempt, nodes=nodes)
+        failure = failure_of(attempt, a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON)
+        assert (failure.machine, failure.job_id, failure.number) == ("n1", "ftjob-1", 1)
+
+    def test_of_this_machine_is_of_the_number_and_its_devices(self):
+        failure = failure_of(running(), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON)
+        assert (failure.machine, failure.devices) == ("1", (2, 3))
+
+    def test_without_a_known_machine_or_node_is_not_kept(self):
+        assert failure_of(running(), a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
+        assert failure_of(running(), a_pool(), "a-ftjob-1-e1-n7", "gone", now=NOON) is None
+
+
+class TestCordonAfter:
+    def test_failures_of_two_jobs_says_how_many_and_the_last(self):
+        cordon = cordon_after(a_cluster(), "n1", failures("a", "b", "a"))
+        assert (cordon.pool, cordon.machine, cordon.source) == ("spot", "n1", "failures")
+        assert cordon.reason == "3 failures of 2 jobs within 24 h; the last: no 2"
+
+    @pytest.mark.parametrize(
+        ("pool", "kept"),
+        [
+            (a_cluster(), failures("a", "b")),
+            (a_cluster(), failures("a", "a", "a", "a")),
+            (a_cluster(cordon_after_failures=0), failures("a", "b", "c")),
+            (a_cluster(cordoned=("n1",)), failures("a", "b", "c")),
+            (a_cluster(nodes=3, cordoned=("n2", "n3")), failures("a", "b", "c")),
+            (a_cluster(nodes=1), failures("a", "b", "c")),
+            (a_pool(cordon_after_failures=3), failures("a", "b", "c")),
+        ],
+        ids=[
+            "too few",
+            "one job",
+            "never",
+            "cordoned",
+            "half of them are",
+            "the only one",
+            "of this machine",
+        ],
+    )
+    def test_does_not_come(self, pool, kept):
+        assert cordon_after(pool, "n1", kept) is None
+
+    def test_comes_for_the_second_of_four(self):
+        assert cordon_after(a_cluster(nodes=3, cordoned=("n2",)), "n1", failures("a", "b", "c")) is not None
+
+
+class TestCordon:
+    def test_of_a_cluster_leaves_one_node_fewer(self):
+        pool = on_cordon(a_cluster(), "n1")
+        assert (pool.nodes, pool.cordoned, list(pool.free)) == (3, ("n1",), [0, 1, 2])
+        assert (pool.capacity.cordoned, pool.capacity.drained) == (("n1",), ())
+        assert on_cordon(pool, "n1") == pool
+        assert on_uncordon(pool, "n1") == a_cluster()
+
+    def test_of_this_machine_takes_its_number(self):
+        pool = on_cordon(a_pool(), "1")
+        assert (pool.nodes, list(pool.free), pool.capacity.drained) == (3, [0, 2, 3], (1,))
+        assert on_uncordon(pool, "1") == a_pool()
+
+    def test_of_a_drained_machine_changes_no_count(self):
+        drained = decide.on_drained(a_pool(), 1)
+        cordoned = on_cordon(drained, "1")
+        assert (cordoned.nodes, list(cordoned.free)) == (3, [0, 2, 3])
+        assert on_uncordon(cordoned, "1") == drained
+
+    def test_of_a_machine_in_use_takes_it_as_well(self):
+        pool = on_cordon(a_pool(held=2), "1")
+        assert (pool.nodes, dict(pool.free)) == (3, {0: 0, 2: 2, 3: 2})
+
+    @pytest.mark.parametrize("machine", ["4", "n1", "01", "-1", "²"])
+    def test_names_the_numbers_that_there_are(self, machine):
+        with pytest.raises(Refused, match=f"has no machine {machine}; expected a number of: 0, 1, 2, 3"):
+            on_cordon(a_pool(), machine)
+
+    def test_what_is_not_cordoned_is_refused(self):
+        with pytest.raises(Refused, match="machine n1 of pool spot is not cordoned; those that are: n2"):
+            on_uncordon(a_cluster(cordoned=("n2",)), "n1")
+
+    def test_holds_over_a_new_file(self):
+        known = {"spot": on_cordon(a_cluster(), "n1")}
+        [same] = decide.on_pools_read(known, {"spot": a_cluster()})
+        assert (same.nodes, same.cordoned) == (3, ("n1",))
+        [larger] = decide.on_pools_read(known, {"spot": a_cluster(nodes=9)})
+        assert (larger.nodes, larger.cordoned) == (8, ("n1",))
+
+
+class TestAvoided:
+    def test_are_cordoned_machines_and_those_of_the_failed_attempt(self):
+        pool = a_cluster(nodes=3, cordoned=("n9",))
+        assert avoided(pool, failures("a"), nodes=2) == ("n1", "n9")
+        assert avoided(pool, [], nodes=2) == ("n9",)
+
+    def test_are_cordoned_ones_alone_where_the_pool_has_no_others(self):
+        assert avoided(a_cluster(nodes=2, cordoned=("n9",)), failures("a"), nodes=2) == ("n9",)
+
+    def test_of_another_pool_or_this_machine_are_none(self):
+        elsewhere = [replace(each, pool="other") for each in failures("a")]
+        assert avoided(a_cluster(), elsewhere, nodes=1) == ()
+        assert avoided(a_pool(cordoned=("1",)), failures("a", machine="0"), nodes=1) == ()
+
+    def test_reach_the_backend_with_the_attempt(self):
+        decision = decide.on_job_scheduled(a_schedule(), a_cluster(), now=NOON, failures=failures("ftjob-1"))
+        assert decision.actions == (Create(("n1",)),)
+
+    def test_devices_that_failed_are_taken_last(self):
+        failed = failures("ftjob-1", machine="0", devices=(0,))
+
+        def devices(pool: Pool) -> tuple[int, ...]:
+            schedule = a_schedule(nodes=1)
+            return decide.on_job_scheduled(schedule, pool, now=NOON, failures=failed).attempt.nodes[0].devices
+
+        assert devices(a_pool(nodes=1)) == (1,)
+        assert devices(a_pool(nodes=1, leased={0: frozenset({1})})) == (0,)
+        assert devices(a_cluster(nodes=1)) == (0,)
