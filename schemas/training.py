@@ -121,6 +121,9 @@ class Preparation(Value):
     """Memory that a device needs at the peak of a step, by estimate. None in messages older than the field."""
     device_memory_bytes: Bytes | None = None
     """Memory that the device has; None on a CPU."""
+    summed_bytes_per_second: float | None = None
+    """Bytes per second of a tensor that all processes sum, before the first step. None of one process and in messages
+    older than the field."""
 
     @property
     def summary(self) -> str:
@@ -128,8 +131,10 @@ class Preparation(Value):
         recomputing = ", activations recomputed" if self.gradient_checkpointing else ""
         offload = ", moments in the host's memory" if self.offload_optimizer else ""
         attention = f", attention {self.attention}" if self.attention else ""
+        speed = self.summed_bytes_per_second
+        summing = f", {speed / 1e9:.3g} GB/s summed by all" if speed else ""
         return (
-            f"{self.world_size} x {self.device} in {self.precision}{attention}, "
+            f"{self.world_size} x {self.device} in {self.precision}{attention}{summing}, "
             f"packing {self.packing}{self._measured}; "
             f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, {self.batch_size} windows "
             f"per step by {self.micro_batch_size} per device{recomputing}{offload}; {self._memory}"

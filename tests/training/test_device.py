@@ -53,7 +53,7 @@ def test_a_device_that_computes_wrongly_is_infra(monkeypatch):
             product[3, 5] += 1.0
         return product
 
-    check_device(ONE_PROCESS)
+    assert check_device(ONE_PROCESS) is None
     monkeypatch.setattr(torch.Tensor, "__matmul__", flips_one)
     with pytest.raises(
         TrainingFailed, match="1 of 262144 sums of a known matrix product are wrong"

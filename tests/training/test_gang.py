@@ -127,6 +127,7 @@ class TestTwoProcesses:
         [preflight], [preflight_alone] = (reports_of(each.reports, PreflightDone) for each in (gang, alone))
         preparation, preparation_alone = preflight.preparation, preflight_alone.preparation
         assert (preparation.world_size, preparation.packing) == (2, PackingVerdict.PROVED)
+        assert preparation.summed_bytes_per_second > 1_000_000
         assert preparation.num_trainable == preparation_alone.num_trainable
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
         # The optimizer does not care for the gradient's scale; the norm shows it.

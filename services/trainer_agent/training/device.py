@@ -1,5 +1,6 @@
 """Whether a process has the device that its order names, and whether that device can be trusted with a run."""
 
+import time
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,10 @@ from services.trainer_agent.training.failures import TrainingFailed
 SIDE = 512
 PATTERN_BYTES = {"cpu": 2**20, "cuda": 2**28}
 """Number of bytes of memory that are written and read back, by the type of device."""
+
+SUMMED_BYTES = {"cpu": 2**22, "cuda": 2**26}
+"""Size of the tensor that all processes sum, to see how fast they do, by the type of device."""
+SUMS = 3
 
 
 def on_ordered_device(world: World, kind: DeviceKind | None) -> World:
@@ -33,14 +38,16 @@ def on_ordered_device(world: World, kind: DeviceKind | None) -> World:
     return replace(world, device=torch.device("cuda", world.local_rank))
 
 
-def check_device(world: World) -> None:
-    """Compute, remember and reach the peers once, each with a result that is known.
+def check_device(world: World) -> float | None:
+    """Compute, remember and reach the peers, each with a result that is known.
 
+    Returns: bytes per second of a tensor that all processes sum; None of one process.
     Raises: TrainingFailed(infra) naming what came out wrong; what a device raises itself is classified by its text.
     """
     _check_products(world.device)
     _check_memory(world.device)
     _check_peers(world)
+    return _summed_per_second(world)
 
 
 def _check_products(device: torch.device) -> None:
@@ -70,6 +77,24 @@ def _check_peers(world: World) -> None:
     expected = world.size * (world.size - 1) / 2
     if float(ranks) != expected:
         raise _untrusted(world.device, f"the sum of all ranks is {float(ranks)}, expected {expected}")
+
+
+def _summed_per_second(world: World) -> float | None:
+    """Return the slowest process's rate: a single slow link slows every step of all."""
+    if world.size == 1:
+        return None
+    summed = torch.zeros(SUMMED_BYTES[world.device.type] // 4, device=world.device)
+    seconds = []
+    for _ in range(SUMS):
+        world.barrier()
+        began = time.perf_counter()
+        dist.all_reduce(summed)
+        if world.device.type == "cuda":
+            torch.cuda.synchronize(world.device)
+        seconds.append(time.perf_counter() - began)
+    # The first one sets connections up.
+    [slowest] = world.highest([int(min(seconds[1:]) * 1e9)])
+    return SUMMED_BYTES[world.device.type] / (slowest / 1e9)
 
 
 def _untrusted(device: torch.device, problem: str) -> TrainingFailed:

@@ -60,6 +60,8 @@ class Run:
     """Estimated memory of this process's device at the peak of a step."""
     num_matmul_parameters: int = 0
     peak_flops: float | None = None
+    summed_bytes_per_second: float | None = None
+    """Bytes per second of a tensor that all processes sum; None of one process."""
 
     @property
     def is_complete(self) -> bool:

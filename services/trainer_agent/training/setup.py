@@ -48,7 +48,7 @@ def prepare(
 ) -> tuple[Run, Bundle | None]:
     """Load all, prove packing, restore what the order names. Reports each of it."""
     _check_world(order, world)
-    check_device(world)
+    summed_per_second = check_device(world)
     bundle = open_bundle(order.resume_dir, order, world) if order.resume_dir is not None else None
     make_repeatable(world, bundle.state.num_threads if bundle else None)
     dataset = load_dataset(
@@ -75,6 +75,7 @@ def prepare(
     _check_vocabulary(dataset, network)
     load_weights(order, bundle.directory if bundle else None, network)
     run = _assemble(order, work_dir, world, reports, dataset, network)
+    run.summed_bytes_per_second = summed_per_second
     if bundle is not None:
         restore(run, bundle)
     _report_start(run)
@@ -196,4 +197,5 @@ def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances 
         memory_bytes=memory_bytes(run.device),
         estimated_memory_bytes=run.estimated_memory_bytes,
         device_memory_bytes=device_memory_bytes(run.device),
+        summed_bytes_per_second=run.summed_bytes_per_second,
     )
