@@ -73,6 +73,12 @@ def jobs_by(order: JobOrder) -> str:
 
 
 LIST_JOBS = jobs_by("created")
+# A job that has no place yet, or waits for a person, comes after those that wait for devices.
+LIST_WAITING = f"""
+    SELECT {JOB_COLUMNS} FROM job
+     WHERE tenant = $1 AND state = ANY ($2) AND state NOT IN ('succeeded', 'failed', 'cancelled')
+     ORDER BY CASE state WHEN 'queued' THEN (queue_entry ->> 'position')::int END NULLS LAST, created_at, job_id
+     LIMIT $3"""
 # The row's version changes with every write: a page that is open asks for this, and for the job itself only then.
 JOB_VERSION = """
     SELECT concat_ws('.', job.xmin, (SELECT max(id) FROM job_event WHERE job_event.job_id = job.job_id),
@@ -136,6 +142,11 @@ async def list_jobs(
 ) -> list[Job]:
     states = [*job_filter.states] or None
     return await select(Job, database, jobs_by(order), tenant, *_matching(job_filter), states, after, limit)
+
+
+async def list_waiting(database: Database, tenant: str, states: Sequence[str], *, limit: int) -> list[Job]:
+    """Return the first of them by their place in the queue, then the oldest."""
+    return await select(Job, database, LIST_WAITING, tenant, states, limit)
 
 
 async def count_jobs(database: Database, tenant: str, job_filter: JobFilter) -> dict[str, int]:

@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import httpx
@@ -221,6 +223,20 @@ async def add_many_jobs(world: World, tenant: str, count: int) -> None:
     )  # fmt: skip
 
 
+async def add_waiting_jobs(world: World, tenant: str, count: int) -> None:
+    """As rows alone: a queue whose head is the oldest, and a paused job that is older than all of it."""
+    await world.db.execute(
+        """INSERT INTO job (job_id, tenant, state, spec, created_at, queue_entry)
+           SELECT 'ftjob-wait-' || $1 || '-' || n, $1, CASE n WHEN 0 THEN 'paused' ELSE 'queued' END,
+                  jsonb_build_object('suffix', 'waits-' || n), now() - (100 - n) * interval '1 minute',
+                  CASE WHEN n > 0 THEN jsonb_build_object(
+                      'position', CASE WHEN n <= 10 THEN n ELSE ceil(n / 10.0) * 10 END, 'reason', 'no_nodes',
+                      'waiting_for', 'nodes', 'estimated_start', NULL, 'as_of', now()) END
+             FROM generate_series(0, $2) AS n""",
+        tenant, count,
+    )  # fmt: skip
+
+
 @asynccontextmanager
 async def logged_in(world: World, tenant: str = "demo") -> AsyncIterator[httpx.AsyncClient]:
     """A client with a session's cookie, which follows no redirect."""
@@ -230,3 +246,14 @@ async def logged_in(world: World, tenant: str = "demo") -> AsyncIterator[httpx.A
         assert answer.status_code == 303, answer.text
         assert COOKIE in client.cookies
         yield client
+
+
+def csrf_in(html: str) -> str:
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', html)
+    assert csrf is not None
+    return csrf[1]
+
+
+def words_of(answer: httpx.Response) -> str:
+    """What a person reads."""
+    return unescape(" ".join(re.sub(r"<[^>]*>", " ", answer.text.partition("<main")[2]).split()))

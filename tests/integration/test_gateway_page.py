@@ -13,7 +13,17 @@ import pytest
 from services.gateway import page
 from services.gateway.page.sessions import COOKIE
 from tests.integration.gateway_world import PATIENCE_SECONDS, World, digest_of, mark, new_key, until, world
-from tests.integration.page_world import HOSTILE, HTML, NUM_STEPS, Shown, add_many_jobs, logged_in, populate
+from tests.integration.page_world import (
+    HOSTILE,
+    HTML,
+    NUM_STEPS,
+    Shown,
+    add_many_jobs,
+    csrf_in,
+    logged_in,
+    populate,
+    words_of,
+)
 
 __all__ = ["world"]
 
@@ -41,15 +51,6 @@ async def person(world: World, shown: Shown) -> AsyncIterator[httpx.AsyncClient]
 
 def address(template: str, shown: Shown) -> str:
     return template.format(**vars(shown), version=shown.model.model_id)
-
-
-def csrf_in(html: str) -> str:
-    return re.search(r'name="csrf" value="([0-9a-f]+)"', html)[1]
-
-
-def words_of(answer: httpx.Response) -> str:
-    """What a person reads."""
-    return unescape(" ".join(re.sub(r"<[^>]*>", " ", answer.text.partition("<main")[2]).split()))
 
 
 class TestPages:
