@@ -27,6 +27,8 @@ def addresses(shown: Shown) -> dict[str, str]:
         "job-checkpoints": f"/jobs/{shown.running}/checkpoints",
         "job-settings": f"/jobs/{shown.running}/settings",
         "job-failed": f"/jobs/{shown.failed}/timeline",
+        "new-job": "/jobs/new",
+        "new-job-like": f"/jobs/new?from={shown.running}",
         "models": "/models",
         "model": f"/models/{shown.served.model_id}",
         "deployments": "/deployments",

@@ -8,9 +8,9 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from services.gateway.model import Evaluation, Job, JobEvent, Route, Row
+from services.gateway.model import Dataset, Evaluation, Job, JobEvent, Route, Row
 from services.gateway.readmodels import EVALUATION_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, ROUTE_COLUMNS
-from services.gateway.store import find, select
+from services.gateway.store import columns, find, select
 from shared.postgres.database import Database
 
 JobOrder = Literal["created", "ended", "cost", "loss"]
@@ -123,6 +123,10 @@ VERSION_OF_GATE = """
 ROUTES_OF_MODEL = (
     f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND model_id = $2 ORDER BY slot LIMIT 20"
 )
+DATASET_OF_FILE = f"""
+    SELECT {columns(Dataset)} FROM dataset
+     WHERE tenant = $1 AND files[1] = $2 AND detail ->> 'base_sha' = $3 AND state IN ('ready', 'rejected')
+     ORDER BY created_at DESC LIMIT 1"""
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
@@ -207,6 +211,11 @@ async def list_evaluations(database: Database, model_id: str) -> list[Evaluation
 async def find_version_of_gate(database: Database, model_id: str) -> str:
     """Return a text that changes with the model's stage and with every evaluation of it."""
     return str(await database.fetchval(VERSION_OF_GATE, model_id))
+
+
+async def find_dataset_of_file(database: Database, tenant: str, sha256: str, base_sha: str) -> Dataset | None:
+    """Return the newest dataset that a file was made into for the base model; None where there is none."""
+    return await find(Dataset, database, DATASET_OF_FILE, tenant, sha256, base_sha)
 
 
 async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:

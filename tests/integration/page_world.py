@@ -17,12 +17,12 @@ from schemas.base import BundleRef
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
 from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
-from schemas.model import ModelRegistered
+from schemas.model import BaseModelRegistered, ModelRegistered
 from schemas.node import PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
 from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
-from tests.builders import a_dataset_ref, a_file_ref, a_sha
+from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
@@ -235,6 +235,23 @@ async def add_waiting_jobs(world: World, tenant: str, count: int) -> None:
              FROM generate_series(0, $2) AS n""",
         tenant, count,
     )  # fmt: skip
+
+
+async def a_base_with_a_shape(world: World, **changes: Any) -> BaseModelRegistered:
+    """Of eight thousand million parameters; `changes`: of its capabilities."""
+    shape = {"num_layers": 32, "hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
+    fact = world.registered_base().model_copy(
+        update={
+            "name": f"large-{mark()}",
+            "base_sha": a_sha(mark()),
+            "context_tokens": 131_072,
+            "num_parameters": 8_030_261_248,
+            "capabilities": capabilities(**shape | {"lora_values_per_rank": 1_310_720} | changes),
+        }
+    )
+    await world.voices.say("registry", fact)
+    await until(lambda: world.is_consumed("model.events", fact.name, 1), "the base model")
+    return fact
 
 
 @asynccontextmanager

@@ -33,7 +33,7 @@ OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
     *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
-    *("/models", "/models/{version}", "/deployments"),
+    *("/models", "/models/{version}", "/deployments", "/jobs/new", "/jobs/new?from={running}"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 

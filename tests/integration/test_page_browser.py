@@ -10,7 +10,7 @@ from deploy.local.cache import cache_folder
 from schemas.training import StepsRecorded
 from services.gateway.page import assets
 from tests import browser
-from tests.integration.gateway_world import ENV, World, a_step, world
+from tests.integration.gateway_world import ENV, ROW, World, a_step, world
 from tests.integration.page_world import Shown, populate
 
 playwright = browser.require()
@@ -110,6 +110,37 @@ async def test_a_command_asks_first_and_keeps_the_page(world, shown, chromium):
         await expect(page.locator("#answer")).to_contain_text("Cancel asked.")
 
 
+async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path):
+    """The file is sent with its progress, errors come to their fields, and what is typed meanwhile stays."""
+    rows = tmp_path / "<img src=x>.jsonl"
+    rows.write_bytes(ROW * 3)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/jobs/new")
+        await page.set_input_files("#file", rows)
+        await expect(page.locator("#upload-state")).to_contain_text("is stored as file-")
+        await expect(page.locator("#training_file option:checked")).to_have_text("<img src=x>.jsonl · 264 B")
+        await page.select_option("#model", world.base_name)
+        await expect(page.locator("#verdict")).to_contain_text("can be submitted")
+        await expect(page.locator("#as-command pre")).to_contain_text(f"--model {world.base_name}")
+        await expect(page.locator("#method-dpo")).to_be_disabled()
+        await page.locator("#settings summary").focus()
+        await page.keyboard.press("Enter")
+        await page.locator("#retune-recipe-num_epochs").focus()
+        await page.keyboard.type("0")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_contain_text("found '0'")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_have_attribute("aria-invalid", "true")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_be_focused()
+        await page.keyboard.press("Backspace")
+        await page.keyboard.type("2")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_be_empty()
+        await expect(page.locator("#as-curl pre")).to_contain_text('"num_epochs": 2')
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs/ftjob-*")
+        job_id = page.url.rpartition("/")[2]
+    sent = await world.heard(job_id, "SubmitJob")
+    assert sent.message.spec.recipe.num_epochs == 2
+
+
 @pytest.mark.parametrize(("theme", "size"), [("light", browser.DESKTOP), ("dark", browser.PHONE)])
 async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme, size):
     """No serious finding of axe, and no page that has to be moved sideways."""
@@ -127,6 +158,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             f"/models/{shown.served.model_id}",
             "/models",
             "/deployments",
+            f"/jobs/new?from={shown.running}",
             "/login",
             "/nowhere",
         ):
