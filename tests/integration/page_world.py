@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 
-from schemas.artifacts import ResumeCertificate
+from schemas.artifacts import DatasetCounts, ResumeCertificate
 from schemas.base import BundleRef
+from schemas.dataset import DatasetRejected
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
 from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
@@ -24,6 +25,7 @@ from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
 from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until
+from tests.reports import a_file_report, a_report
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
 NUM_STEPS = 2_000
@@ -42,6 +44,9 @@ class Shown:
     model: ModelRegistered
     served: ModelRegistered
     """Its slot has its name."""
+    dataset: str
+    rejected: str
+    """A dataset whose rows were too bad."""
 
 
 async def populate(world: World, tenant: str = "demo") -> Shown:
@@ -62,7 +67,8 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
     await world.voices.say("registry", world.approved(served))
     await world.voices.say("serving_controller", world.ready(served, replica))
     await until(lambda: world.state_of(served.full_name, "ready"), "the deployment")
-    return Shown(running, queued, failed, model.job_id, model, served)
+    dataset, rejected = await a_reported_dataset(world, tenant), await a_rejected_dataset(world, tenant)
+    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected)
 
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:
@@ -235,6 +241,39 @@ async def add_waiting_jobs(world: World, tenant: str, count: int) -> None:
              FROM generate_series(0, $2) AS n""",
         tenant, count,
     )  # fmt: skip
+
+
+async def a_reported_dataset(world: World, tenant: str = "demo", **changes: Any) -> str:
+    """Ready, with a report that has everything in it, and hostile texts too; `changes`: of the report."""
+    report = a_report(**{"hostile": HOSTILE} | changes).model_dump_json().encode()
+    dataset_id = await world.a_dataset(tenant, report=report)
+    counts = DatasetCounts(
+        rows=880, windows=210, tokens=91_000, loss_tokens=40_000, rejected_rows=60, exact_duplicates=25,
+        near_duplicates=15, contaminated_rows=20, contaminated_by_source={"mmlu": 20}, training_file_rows=1000,
+    )  # fmt: skip
+    await world.db.execute(
+        "UPDATE dataset SET detail = detail || jsonb_build_object('counts', $2::jsonb) WHERE dataset_id = $1",
+        dataset_id, counts.model_dump_json(),
+    )  # fmt: skip
+    return dataset_id
+
+
+async def a_rejected_dataset(world: World, tenant: str = "demo") -> str:
+    dataset_id = f"ds-{mark()}"
+    message = f"600 of 1,000 rows are bad, which is over policy.max_bad_ratio 0.1 {HOSTILE}"
+    key = f"datasets/{a_sha(dataset_id)}/report.json"
+    file = a_file_report(num_problems=600)
+    report = a_report(
+        code="too_many_bad_rows", message=message, file=file, lengths=None, packing=None, samples=()
+    )
+    await world.objects.put_bytes(key, report.model_dump_json().encode())
+    fact = DatasetRejected(
+        dataset_id=dataset_id, tenant=tenant, code="too_many_bad_rows", message=message, report_key=key,
+        problems=report.first_problems(),
+    )  # fmt: skip
+    await world.voices.say("ingest", fact)
+    await until(lambda: world.is_consumed("dataset.events", dataset_id, 1), "the rejection")
+    return dataset_id
 
 
 async def a_base_with_a_shape(world: World, **changes: Any) -> BaseModelRegistered:

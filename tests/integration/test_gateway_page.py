@@ -33,7 +33,15 @@ OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
     *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
-    *("/models", "/models/{version}", "/deployments", "/jobs/new", "/jobs/new?from={running}"),
+    *(
+        "/models",
+        "/models/{version}",
+        "/deployments",
+        "/jobs/new",
+        "/jobs/new?from={running}",
+        "/datasets",
+        "/datasets/{dataset}",
+    ),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -270,6 +278,7 @@ class TestTenantsAreApart:
 
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
+        own["dataset_id"] = shown.dataset
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:

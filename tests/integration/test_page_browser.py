@@ -159,6 +159,9 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             "/models",
             "/deployments",
             f"/jobs/new?from={shown.running}",
+            "/datasets",
+            f"/datasets/{shown.dataset}",
+            f"/datasets/{shown.rejected}",
             "/login",
             "/nowhere",
         ):

@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 
 from schemas.placement import takes
+from schemas.resolution import num_steps, resolve_recipe
+from schemas.specification import JobSpec
 from services.gateway import job_readmodels, model, readmodels, store, usage
 from services.gateway.access import is_same_key
 from services.gateway.deps import Context, Gateway
@@ -24,8 +26,8 @@ from services.gateway.page import drafts, render, sessions, snippets
 from services.gateway.page.drafts import Problem, Values
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.quotas import QuotaExceeded, Quotas
-from services.gateway.requests import CreateJob
-from services.gateway.routes import files, jobs
+from services.gateway.requests import CreateDataset, CreateJob
+from services.gateway.routes import datasets, files, jobs
 from services.gateway.routes.jobs import Prepared, job_of
 from services.gateway.uploads import DATASET_PURPOSES
 from shared.errors import Refused
@@ -105,6 +107,22 @@ async def submit(request: Request, sender: Sender, context: Context) -> Response
     return RedirectResponse(f"/jobs/{submitted.job_id}", 303, render.HEADERS)
 
 
+@router.post("/datasets")
+async def validate(request: Request, sender: Sender, context: Context) -> Response:
+    """Validate the rows of the form as they would be for the job, without one."""
+    values, once = await _sent(request)
+    try:
+        asked = drafts.as_asked(drafts.request_of(values))
+        body = CreateDataset.model_validate(
+            {name: value for name, value in asked.items() if name in CreateDataset.model_fields}
+        )
+        answer = await datasets.validate(sender.principal, context, body)
+    except (Refused, ValidationError, ApiError) as error:
+        draft = Draft(values, tuple(_problems(error)))
+        return await _page(request, sender, context, draft, once=once, status=400)
+    return RedirectResponse(f"/datasets/{answer.id}", 303, render.HEADERS)
+
+
 async def _sent(request: Request) -> tuple[Values, str]:
     """Fields of the form, and its number, which is a new one where it was meddled with."""
     sent = await request.form()
@@ -159,7 +177,7 @@ async def _page(
     touched = {each.field for each in draft.problems} | {
         name for name, value in draft.values.items() if value
     }
-    body = drafts.as_asked(draft.body) if draft.body else None
+    body = drafts.as_asked(draft.body) if draft.body and not draft.problems else None
     by_field = {name: [each for each in draft.problems if each.field == name] for name in ("", *FIELDS)}
     return render.page(
         request,
@@ -232,18 +250,29 @@ def why_not_submitted(quotas: Quotas, used: Mapping[str, int]) -> str:
 async def _known(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, Any]:
     """What the platform can say of the job before it is one."""
     if draft.prepared is None:
-        return {"pools": (), "dataset": None, "memory": None}
+        return {"pools": (), "dataset": None, "memory": None, "resolved": {}}
     tenant, database = visitor.principal.tenant, context.service.database
     spec = draft.prepared.submit.spec
     pools = tuple(pool for pool in await readmodels.list_pools(database) if takes(pool, tenant))
-    dataset = await job_readmodels.find_dataset_of_file(
-        database, tenant, spec.training_file.sha256, spec.base_sha
-    )
+    dataset = await job_readmodels.find_same_dataset(database, tenant, draft.prepared.datasets[0].spec)
     return {
         "pools": suited_pools(spec.resources, pools),
         "dataset": dataset,
         "memory": draft.prepared.estimated_memory,
+        "resolved": _resolved(spec, dataset),
     }
+
+
+def _resolved(spec: JobSpec, dataset: model.Dataset | None) -> dict[str, str]:
+    """What each number becomes that the recipe leaves open, and why, where the rows are known; by its name."""
+    counts = dataset.detail.counts if dataset else None
+    if counts is None:
+        return {}
+    rows, windows = counts.rows, counts.windows
+    recipe, reasons = resolve_recipe(
+        spec.recipe, rows=rows, windows=windows, num_devices=spec.resources.num_devices
+    )
+    return reasons | {"steps": f"{num_steps(recipe, windows=windows):,}: of {windows:,} windows an epoch"}
 
 
 @router.post("/jobs/new/files")
