@@ -8,7 +8,7 @@ from html import unescape
 import httpx
 import pytest
 
-from schemas.specification import Method
+from schemas.specification import Method, Recipe
 from tests.integration.gateway_world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, world
 from tests.integration.page_world import (
     HOSTILE,
@@ -198,3 +198,26 @@ class TestNewJobs:
             page = await client.get("/jobs/new")
         assert "0 jobs have not ended, which is all that the tenant may have" in words_of(page)
         assert re.search(r"disabled>Submit the job", page.text)
+
+
+class TestComparisons:
+    async def test_have_the_baseline_first_and_what_differs_alone(self, world, person):
+        first = await world.a_running_job()
+        second = await world.a_running_job(recipe=Recipe(lora={"rank": 8}))
+        page = await person.get(f"/compare?runs={first},{second}&base={second}")
+        words = words_of(page)
+        assert f'data-runs="{second},{first}"' in page.text
+        assert "recipe.lora.rank 8 32" in words
+        assert "baseline" in words
+        added = await person.get(f"/compare?runs={first}&add={second}")
+        assert f'data-runs="{first},{second}"' in added.text
+        assert "Choose two to 8 jobs" in words_of(await person.get("/compare"))
+
+    async def test_are_of_eight_at_most_and_ones_own(self, world, person):
+        job_id = await world.a_running_job("other")
+        absent = f"{job_id[:-3]}zzz"
+        answers = [await person.get(f"/compare?runs={each}") for each in (job_id, absent)]
+        assert [answer.status_code for answer in answers] == [404, 404]
+        many = ",".join(f"ftjob-{each}" for each in range(9))
+        refused = await person.get(f"/compare?runs={many}")
+        assert (refused.status_code, "runs: found 9, expected at most 8" in words_of(refused)) == (400, True)

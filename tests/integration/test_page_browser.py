@@ -11,7 +11,7 @@ from schemas.training import StepsRecorded
 from services.gateway.page import assets
 from tests import browser
 from tests.integration.gateway_world import ENV, ROW, World, a_step, world
-from tests.integration.page_world import Shown, populate
+from tests.integration.page_world import Shown, add_steps, populate
 
 playwright = browser.require()
 expect = playwright.expect
@@ -141,6 +141,18 @@ async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path
     assert sent.message.spec.recipe.num_epochs == 2
 
 
+async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
+    await add_steps(world, shown.gated, 50)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/compare?runs={shown.running},{shown.gated}")
+        chart = page.locator("[data-metric=loss]")
+        await expect(chart.locator("canvas")).to_be_visible()
+        await chart.locator(".plot").focus()
+        await page.keyboard.press("Home")
+        await expect(chart.locator("[data-value]")).to_contain_text("step 1: 1 ")
+        await expect(page.locator("[data-metric=valid_loss] [data-note]")).not_to_be_empty()
+
+
 @pytest.mark.parametrize(("theme", "size"), [("light", browser.DESKTOP), ("dark", browser.PHONE)])
 async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme, size):
     """No serious finding of axe, and no page that has to be moved sideways."""
@@ -159,6 +171,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             "/models",
             "/deployments",
             f"/jobs/new?from={shown.running}",
+            f"/compare?runs={shown.running},{shown.gated}",
             "/datasets",
             f"/datasets/{shown.dataset}",
             f"/datasets/{shown.rejected}",

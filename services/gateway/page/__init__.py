@@ -1,6 +1,6 @@
 """The web page of the platform: HTML of what the JSON routes answer, for people who log in with an API key."""
 
-from services.gateway.page import datasets, gates, job, jobs, login, models, new_job, now
+from services.gateway.page import compare, datasets, gates, job, jobs, login, models, new_job, now
 
 ROUTERS = (
     login.router,
@@ -11,4 +11,5 @@ ROUTERS = (
     gates.router,
     models.router,
     datasets.router,
+    compare.router,
 )

@@ -109,6 +109,7 @@ SETTINGS: tuple[Setting, ...] = (
     _setting(
         "Where", Resources, "retune.resources", "capacity_type", "Capacity",
         choices=("spot-first", *(each.value for each in CapacityType)),
+        help="Nodes of `spot` pools cost less and may be taken back; `spot-first` tries these pools before others.",
     ),
     _setting("Afterwards", JobSpec, "retune", "auto_deploy", "Serve it once its gate has passed", choices=YES_NO),
     _setting("Afterwards", Extensions, "retune", "allow_ungated", "Train without a gate", choices=YES_NO),
