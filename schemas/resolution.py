@@ -82,3 +82,10 @@ def _batch_size(recipe: Recipe, windows: int, num_devices: int) -> _Choice:
     whole = num_devices * recipe.micro_batch_size
     micro_batches = f"whole micro batches of {recipe.micro_batch_size} on each of {num_devices} devices"
     return _Choice(-(-by_data // whole) * whole, f"{reason}, then rounded up to {micro_batches}")
+
+
+def num_steps(recipe: Recipe, *, windows: int) -> int:
+    """Optimizer steps of all epochs; the last batch of an epoch may be smaller."""
+    assert isinstance(recipe.batch_size, int), "the recipe is not resolved"
+    assert isinstance(recipe.num_epochs, int), "the recipe is not resolved"
+    return recipe.num_epochs * -(-windows // recipe.batch_size)

@@ -7,7 +7,7 @@ from pathlib import Path
 from deploy.local.stack import Stack
 from tests import browser
 from tests.integration.gateway_world import opened
-from tests.integration.page_world import Shown, add_many_jobs, populate
+from tests.integration.page_world import Shown, add_many_jobs, add_steps, populate
 
 FOLDER = Path("build/screenshots")
 SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
@@ -27,6 +27,12 @@ def addresses(shown: Shown) -> dict[str, str]:
         "job-checkpoints": f"/jobs/{shown.running}/checkpoints",
         "job-settings": f"/jobs/{shown.running}/settings",
         "job-failed": f"/jobs/{shown.failed}/timeline",
+        "new-job": "/jobs/new",
+        "new-job-like": f"/jobs/new?from={shown.running}",
+        "compare": f"/compare?runs={shown.running},{shown.gated},{shown.queued}",
+        "datasets": "/datasets",
+        "dataset": f"/datasets/{shown.dataset}",
+        "dataset-rejected": f"/datasets/{shown.rejected}",
         "models": "/models",
         "model": f"/models/{shown.served.model_id}",
         "deployments": "/deployments",
@@ -44,6 +50,7 @@ async def take(folder: Path) -> None:
         async with opened(stack) as world, browser.opened(playwright) as chromium:
             shown = await populate(world)
             await add_many_jobs(world, "demo", 120)
+            await add_steps(world, shown.gated, 1_500)
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:

@@ -8,9 +8,11 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from services.gateway.model import Evaluation, Job, JobEvent, Route, Row
+from schemas.specification import DatasetSpec
+from services.gateway.model import Dataset, Evaluation, Job, JobEvent, Route, Row
 from services.gateway.readmodels import EVALUATION_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, ROUTE_COLUMNS
-from services.gateway.store import find, select
+from services.gateway.store import columns, find, select
+from services.gateway.tables import digests_of
 from shared.postgres.database import Database
 
 JobOrder = Literal["created", "ended", "cost", "loss"]
@@ -73,6 +75,12 @@ def jobs_by(order: JobOrder) -> str:
 
 
 LIST_JOBS = jobs_by("created")
+# A job that has no place yet, or waits for a person, comes after those that wait for devices.
+LIST_WAITING = f"""
+    SELECT {JOB_COLUMNS} FROM job
+     WHERE tenant = $1 AND state = ANY ($2) AND state NOT IN ('succeeded', 'failed', 'cancelled')
+     ORDER BY CASE state WHEN 'queued' THEN (queue_entry ->> 'position')::int END NULLS LAST, created_at, job_id
+     LIMIT $3"""
 # The row's version changes with every write: a page that is open asks for this, and for the job itself only then.
 JOB_VERSION = """
     SELECT concat_ws('.', job.xmin, (SELECT max(id) FROM job_event WHERE job_event.job_id = job.job_id),
@@ -117,6 +125,19 @@ VERSION_OF_GATE = """
 ROUTES_OF_MODEL = (
     f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND model_id = $2 ORDER BY slot LIMIT 20"
 )
+SAME_DATASET = f"""
+    SELECT {columns(Dataset)} FROM dataset
+     WHERE tenant = $1 AND files = $2 AND policy = $3 AND detail ->> 'base_sha' = $4
+       AND state IN ('ready', 'rejected')
+     ORDER BY created_at DESC LIMIT 1"""
+VERSION_OF_DATASET = "SELECT xmin::text FROM dataset WHERE dataset_id = $1 AND tenant = $2"
+LIST_JOBS_OF_DATASET = f"""
+    SELECT {JOB_COLUMNS} FROM job
+     WHERE (dataset_id = $1 OR stages @> jsonb_build_array(jsonb_build_object('dataset_id', $1::text)))
+       AND tenant = $2 ORDER BY created_at DESC, job_id LIMIT $3"""
+NAMES_OF_FILES = """
+    SELECT DISTINCT ON (sha256) sha256, filename FROM file
+     WHERE tenant = $1 AND sha256 = ANY ($2) AND state = 'uploaded' ORDER BY sha256, created_at DESC"""
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
@@ -136,6 +157,11 @@ async def list_jobs(
 ) -> list[Job]:
     states = [*job_filter.states] or None
     return await select(Job, database, jobs_by(order), tenant, *_matching(job_filter), states, after, limit)
+
+
+async def list_waiting(database: Database, tenant: str, states: Sequence[str], *, limit: int) -> list[Job]:
+    """Return the first of them by their place in the queue, then the oldest."""
+    return await select(Job, database, LIST_WAITING, tenant, states, limit)
 
 
 async def count_jobs(database: Database, tenant: str, job_filter: JobFilter) -> dict[str, int]:
@@ -196,6 +222,27 @@ async def list_evaluations(database: Database, model_id: str) -> list[Evaluation
 async def find_version_of_gate(database: Database, model_id: str) -> str:
     """Return a text that changes with the model's stage and with every evaluation of it."""
     return str(await database.fetchval(VERSION_OF_GATE, model_id))
+
+
+async def find_same_dataset(database: Database, tenant: str, spec: DatasetSpec) -> Dataset | None:
+    """Return the newest dataset that was made of the same files, for the same base model and by the same policy."""
+    policy = spec.policy.model_dump(mode="json")
+    return await find(Dataset, database, SAME_DATASET, tenant, digests_of(spec), policy, spec.base_sha)
+
+
+async def find_version_of_dataset(database: Database, dataset_id: str, tenant: str) -> str:
+    """Return a text that changes whenever the dataset does."""
+    return str(await database.fetchval(VERSION_OF_DATASET, dataset_id, tenant))
+
+
+async def list_jobs_of_dataset(database: Database, dataset_id: str, tenant: str, *, limit: int) -> list[Job]:
+    return await select(Job, database, LIST_JOBS_OF_DATASET, dataset_id, tenant, limit)
+
+
+async def find_file_names(database: Database, tenant: str, digests: Sequence[str]) -> dict[str, str]:
+    """Return the newest name that each file has among the tenant's, by its sha256; deleted ones have none."""
+    rows = await database.fetch(NAMES_OF_FILES, tenant, digests)
+    return {row["sha256"]: row["filename"] for row in rows}
 
 
 async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:

@@ -10,7 +10,7 @@ from services.gateway.errors import ApiError
 from services.gateway.uploads import MAX_PART_BYTES
 from shared.telemetry.tracing import span
 
-FILES = "/v1/files"
+FILES = ("/v1/files", "/jobs/new/files")
 PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_FORM_BYTES = 64 * 1024
@@ -51,7 +51,7 @@ class BoundedBody:
         await self._app(scope, _counted(receive, limit), send)
 
     def _limit(self, path: str) -> int:
-        if path == FILES:
+        if path in FILES:
             return self._upload_bytes + MAX_FORM_BYTES
         return MAX_PART_BYTES + MAX_FORM_BYTES if PARTS.fullmatch(path) else MAX_BODY_BYTES
 

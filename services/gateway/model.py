@@ -84,7 +84,10 @@ class SubmittedSpec(Row):
     metadata: dict[str, str] = Field(default={})
     suffix: str = ""
     auto_deploy: bool = True
+    allow_ungated: bool = False
     recipe: JsonObject = Field(default={})
+    resources: JsonObject = Field(default={})
+    gate: JsonObject = Field(default={})
 
     @property
     def seed(self) -> int:

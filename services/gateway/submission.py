@@ -1,12 +1,12 @@
 """What keeps a submitted job from its end: looked up at both doors, and shown in the job and its timeline."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.node import PoolCapacityChanged
 from schemas.placement import takes
-from schemas.specification import JobSpec
+from schemas.specification import DatasetPolicy, JobSpec
 from services.gateway import memory, readmodels, store, tables
 from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
 from services.gateway.obstacles import Known, Obstacle, obstacles, suited_pools
@@ -17,28 +17,33 @@ from shared.postgres.database import Connection
 
 async def obstacles_to(conn: Connection, submit: SubmitJob | JobSubmitted) -> tuple[Obstacle, ...]:
     """Return what keeps the job from its end. Memory is looked at where the datasets were asked for before."""
+    dataset_ids = (submit.dataset_id, *submit.later_dataset_ids)
+    policies = [await readmodels.find_policy_of_dataset(conn, each, submit.tenant) for each in dataset_ids]
+    return await obstacles_with(conn, submit, policies)
+
+
+async def obstacles_with(
+    conn: Connection, submit: SubmitJob | JobSubmitted, policies: Sequence[DatasetPolicy | None]
+) -> tuple[Obstacle, ...]:
+    """policies: of each stage's dataset; None where it is not known."""
     known = await _known(conn, submit.spec, submit.tenant)
     if known.base is not None:
-        dataset_ids = (submit.dataset_id, *submit.later_dataset_ids)
-        windows = [await _window_tokens(conn, known.base, submit.tenant, each) for each in dataset_ids]
-        known = replace(known, windows=tuple(windows))
+        known = replace(known, windows=tuple(_window_tokens(known.base, policy) for policy in policies))
     return obstacles(submit.spec, known)
 
 
-async def estimated_memory(conn: Connection, spec: JobSpec, tenant: str, dataset_id: str) -> JobMemory | None:
-    """Estimate the job's memory; None where the base model's shape or the dataset's window is not known."""
+async def estimated_memory(
+    conn: Connection, spec: JobSpec, tenant: str, policy: DatasetPolicy | None
+) -> JobMemory | None:
+    """Estimate the job's memory; None where the base model's shape or the dataset's policy is not known."""
     base = await _base(conn, spec)
-    if base is None:
-        return None
-    window = await _window_tokens(conn, base, tenant, dataset_id)
-    if window is None:
+    if base is None or (window := _window_tokens(base, policy)) is None:
         return None
     pools = suited_pools(spec.resources, await _pools(conn, tenant))
     return memory.chosen_by(pools, spec, base, max_seq_length=window)
 
 
-async def _window_tokens(conn: Connection, base: memory.Base, tenant: str, dataset_id: str) -> int | None:
-    policy = await readmodels.find_policy_of_dataset(conn, dataset_id, tenant)
+def _window_tokens(base: memory.Base, policy: DatasetPolicy | None) -> int | None:
     if policy is None:
         return None
     return base.max_seq_length if policy.max_seq_length == "auto" else policy.max_seq_length
@@ -56,7 +61,8 @@ async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Show what may keep the job from its end, by whichever door it came; operators' commands pass none of ours."""
     warnings = as_warnings(await obstacles_to(unit.conn, event))
     shown: dict[str, object] = {"warnings": warnings}
-    if estimated := await estimated_memory(unit.conn, event.spec, event.tenant, event.dataset_id):
+    policy = await readmodels.find_policy_of_dataset(unit.conn, event.dataset_id, event.tenant)
+    if estimated := await estimated_memory(unit.conn, event.spec, event.tenant, policy):
         shown["estimated_memory"] = estimated
     await tables.update_job(unit.conn, event.job_id, event.tenant, **shown)
     await tables.add_warnings(unit, event.job_id, event.tenant, envelope_of(unit).id, warnings)
@@ -71,7 +77,8 @@ async def note_pool(unit: Unit, event: JobScheduled) -> None:
     dataset_id = stages[event.stage.number - 1].dataset_id if event.stage and stages else job.dataset_id
     resources = event.spec.resources.model_copy(update={"pool": event.pool})
     in_pool = event.spec.model_copy(update={"resources": resources})
-    estimated = await estimated_memory(unit.conn, in_pool, event.tenant, dataset_id)
+    policy = await readmodels.find_policy_of_dataset(unit.conn, dataset_id, event.tenant)
+    estimated = await estimated_memory(unit.conn, in_pool, event.tenant, policy)
     if estimated is not None:
         await tables.update_job(unit.conn, event.job_id, event.tenant, estimated_memory=estimated)
 

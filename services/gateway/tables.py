@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from schemas.base import CommandRefused, Delayed, Message
 from schemas.dataset import SubmitDataset
 from schemas.evaluation import GatePolicyPublished
+from schemas.specification import DatasetSpec
 from schemas.training import StepMetrics, StepValidated
 from services.gateway.model import (
     METRICS,
@@ -258,12 +259,16 @@ async def warn_jobs_on_base(
 
 async def note_dataset(conn: Connection, command: SubmitDataset) -> None:
     """Show the dataset before ingest has accepted it, keep the bytes that it is made of, and its policy."""
-    spec = command.spec
+    policy = command.spec.policy.model_dump(mode="json")
+    files = digests_of(command.spec)
+    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files, policy)
+
+
+def digests_of(spec: DatasetSpec) -> list[str]:
+    """Return sha256 of the files that a dataset is made of."""
     mix = spec.safety_mix.file if spec.safety_mix else None
     named = (spec.training_file, spec.validation_file, spec.holdout, mix)
-    files = [file.sha256 for file in named if file]
-    policy = spec.policy.model_dump(mode="json")
-    await conn.execute(NOTE_DATASET, command.dataset_id, command.tenant, files, policy)
+    return [file.sha256 for file in named if file]
 
 
 async def refuse_dataset(conn: Connection, event: CommandRefused) -> None:

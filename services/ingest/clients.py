@@ -12,6 +12,7 @@ from pathlib import Path
 from schemas import layout
 from schemas.artifacts import BaseModelManifest, DatasetManifest, FileEntry, files_of
 from schemas.base import FileRef
+from schemas.report import DatasetReport
 from schemas.specification import DatasetSpec
 from services.ingest.model import BaseModel, Ready, Rejection, Source
 from services.ingest.pipeline.order import (
@@ -26,7 +27,6 @@ from services.ingest.pipeline.order import (
     SourceFile,
     WorkOrder,
 )
-from services.ingest.report import DatasetReport
 from services.ingest.settings import Settings
 from shared.errors import CorruptObject, Rejected
 from shared.failpoints import failpoint

@@ -168,7 +168,7 @@ class World:
                       AND EXISTS (SELECT FROM step WHERE job_id = $1)"""
         return bool(await self.db.fetchval(query, job_id))
 
-    async def a_dataset(self, tenant: str = "demo") -> str:
+    async def a_dataset(self, tenant: str = "demo", *, report: bytes = b"{}") -> str:
         dataset_id = f"ds-{mark()}"
         fact = DatasetReady(
             dataset_id=dataset_id,
@@ -183,7 +183,7 @@ class World:
         )
         await self.voices.say("ingest", fact)
         await until(lambda: self.is_consumed("dataset.events", dataset_id, 1), "the dataset")
-        await self.objects.put_bytes(layout.dataset(a_sha(dataset_id), "report.json"), b"{}")
+        await self.objects.put_bytes(layout.dataset(a_sha(dataset_id), "report.json"), report)
         return dataset_id
 
     async def a_version(self, tenant: str = "demo", *, job_id: str = "", **changes: Any) -> ModelRegistered:

@@ -2,26 +2,30 @@
 
 import json
 import math
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import httpx
 
-from schemas.artifacts import ResumeCertificate
+from schemas.artifacts import DatasetCounts, ResumeCertificate
 from schemas.base import BundleRef
+from schemas.dataset import DatasetRejected
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
 from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
-from schemas.model import ModelRegistered
+from schemas.model import BaseModelRegistered, ModelRegistered
 from schemas.node import PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
 from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
-from tests.builders import a_dataset_ref, a_file_ref, a_sha
+from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until
+from tests.reports import a_file_report, a_report
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
 NUM_STEPS = 2_000
@@ -40,6 +44,9 @@ class Shown:
     model: ModelRegistered
     served: ModelRegistered
     """Its slot has its name."""
+    dataset: str
+    rejected: str
+    """A dataset whose rows were too bad."""
 
 
 async def populate(world: World, tenant: str = "demo") -> Shown:
@@ -60,7 +67,8 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
     await world.voices.say("registry", world.approved(served))
     await world.voices.say("serving_controller", world.ready(served, replica))
     await until(lambda: world.state_of(served.full_name, "ready"), "the deployment")
-    return Shown(running, queued, failed, model.job_id, model, served)
+    dataset, rejected = await a_reported_dataset(world, tenant), await a_rejected_dataset(world, tenant)
+    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected)
 
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:
@@ -221,6 +229,70 @@ async def add_many_jobs(world: World, tenant: str, count: int) -> None:
     )  # fmt: skip
 
 
+async def add_waiting_jobs(world: World, tenant: str, count: int) -> None:
+    """As rows alone: a queue whose head is the oldest, and a paused job that is older than all of it."""
+    await world.db.execute(
+        """INSERT INTO job (job_id, tenant, state, spec, created_at, queue_entry)
+           SELECT 'ftjob-wait-' || $1 || '-' || n, $1, CASE n WHEN 0 THEN 'paused' ELSE 'queued' END,
+                  jsonb_build_object('suffix', 'waits-' || n), now() - (100 - n) * interval '1 minute',
+                  CASE WHEN n > 0 THEN jsonb_build_object(
+                      'position', CASE WHEN n <= 10 THEN n ELSE ceil(n / 10.0) * 10 END, 'reason', 'no_nodes',
+                      'waiting_for', 'nodes', 'estimated_start', NULL, 'as_of', now()) END
+             FROM generate_series(0, $2) AS n""",
+        tenant, count,
+    )  # fmt: skip
+
+
+async def a_reported_dataset(world: World, tenant: str = "demo", **changes: Any) -> str:
+    """Ready, with a report that has everything in it, and hostile texts too; `changes`: of the report."""
+    report = a_report(**{"hostile": HOSTILE} | changes).model_dump_json().encode()
+    dataset_id = await world.a_dataset(tenant, report=report)
+    counts = DatasetCounts(
+        rows=880, windows=210, tokens=91_000, loss_tokens=40_000, rejected_rows=60, exact_duplicates=25,
+        near_duplicates=15, contaminated_rows=20, contaminated_by_source={"mmlu": 20}, training_file_rows=1000,
+    )  # fmt: skip
+    await world.db.execute(
+        "UPDATE dataset SET detail = detail || jsonb_build_object('counts', $2::jsonb) WHERE dataset_id = $1",
+        dataset_id, counts.model_dump_json(),
+    )  # fmt: skip
+    return dataset_id
+
+
+async def a_rejected_dataset(world: World, tenant: str = "demo") -> str:
+    dataset_id = f"ds-{mark()}"
+    message = f"600 of 1,000 rows are bad, which is over policy.max_bad_ratio 0.1 {HOSTILE}"
+    key = f"datasets/{a_sha(dataset_id)}/report.json"
+    file = a_file_report(num_problems=600)
+    report = a_report(
+        code="too_many_bad_rows", message=message, file=file, lengths=None, packing=None, samples=()
+    )
+    await world.objects.put_bytes(key, report.model_dump_json().encode())
+    fact = DatasetRejected(
+        dataset_id=dataset_id, tenant=tenant, code="too_many_bad_rows", message=message, report_key=key,
+        problems=report.first_problems(),
+    )  # fmt: skip
+    await world.voices.say("ingest", fact)
+    await until(lambda: world.is_consumed("dataset.events", dataset_id, 1), "the rejection")
+    return dataset_id
+
+
+async def a_base_with_a_shape(world: World, **changes: Any) -> BaseModelRegistered:
+    """Of eight thousand million parameters; `changes`: of its capabilities."""
+    shape = {"num_layers": 32, "hidden_size": 4096, "intermediate_size": 14_336, "vocab_size": 128_256}
+    fact = world.registered_base().model_copy(
+        update={
+            "name": f"large-{mark()}",
+            "base_sha": a_sha(mark()),
+            "context_tokens": 131_072,
+            "num_parameters": 8_030_261_248,
+            "capabilities": capabilities(**shape | {"lora_values_per_rank": 1_310_720} | changes),
+        }
+    )
+    await world.voices.say("registry", fact)
+    await until(lambda: world.is_consumed("model.events", fact.name, 1), "the base model")
+    return fact
+
+
 @asynccontextmanager
 async def logged_in(world: World, tenant: str = "demo") -> AsyncIterator[httpx.AsyncClient]:
     """A client with a session's cookie, which follows no redirect."""
@@ -230,3 +302,14 @@ async def logged_in(world: World, tenant: str = "demo") -> AsyncIterator[httpx.A
         assert answer.status_code == 303, answer.text
         assert COOKIE in client.cookies
         yield client
+
+
+def csrf_in(html: str) -> str:
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', html)
+    assert csrf is not None
+    return csrf[1]
+
+
+def words_of(answer: httpx.Response) -> str:
+    """What a person reads."""
+    return unescape(" ".join(re.sub(r"<[^>]*>", " ", answer.text.partition("<main")[2]).split()))

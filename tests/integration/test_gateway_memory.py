@@ -12,6 +12,7 @@ from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.model import BaseModelRegistered
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Method, Recipe, Resources
+from shared.clock import utc_now
 from tests.builders import NOON, a_job_spec, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until, world
 
@@ -152,7 +153,7 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     assert refused.message.endswith(NEAREST)
     taken = (await world.heard((await submit(SHORT, Method.QLORA)).job_id, "SubmitJob")).message
     of_job = {"job_id": taken.job_id, "tenant": "demo", "dataset_id": taken.dataset_id}
-    await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=NOON))
+    await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=utc_now()))
     await until(lambda: world.is_consumed("job.events", taken.job_id, 1), "the job")
     shown = (await world.ask("GET", f"/fine_tuning/jobs/{taken.job_id}")).json()
     assert estimated_memory(shown) == (SHORT, True)

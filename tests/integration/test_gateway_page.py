@@ -13,7 +13,17 @@ import pytest
 from services.gateway import page
 from services.gateway.page.sessions import COOKIE
 from tests.integration.gateway_world import PATIENCE_SECONDS, World, digest_of, mark, new_key, until, world
-from tests.integration.page_world import HOSTILE, HTML, NUM_STEPS, Shown, add_many_jobs, logged_in, populate
+from tests.integration.page_world import (
+    HOSTILE,
+    HTML,
+    NUM_STEPS,
+    Shown,
+    add_many_jobs,
+    csrf_in,
+    logged_in,
+    populate,
+    words_of,
+)
 
 __all__ = ["world"]
 
@@ -23,7 +33,15 @@ OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
     *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
-    *("/models", "/models/{version}", "/deployments"),
+    *(
+        "/models",
+        "/models/{version}",
+        "/deployments",
+        "/jobs/new",
+        "/jobs/new?from={running}",
+        "/datasets",
+        "/datasets/{dataset}",
+    ),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -41,15 +59,6 @@ async def person(world: World, shown: Shown) -> AsyncIterator[httpx.AsyncClient]
 
 def address(template: str, shown: Shown) -> str:
     return template.format(**vars(shown), version=shown.model.model_id)
-
-
-def csrf_in(html: str) -> str:
-    return re.search(r'name="csrf" value="([0-9a-f]+)"', html)[1]
-
-
-def words_of(answer: httpx.Response) -> str:
-    """What a person reads."""
-    return unescape(" ".join(re.sub(r"<[^>]*>", " ", answer.text.partition("<main")[2]).split()))
 
 
 class TestPages:
@@ -269,6 +278,7 @@ class TestTenantsAreApart:
 
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
+        own["dataset_id"] = shown.dataset
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:

@@ -31,9 +31,9 @@ from schemas.dataset import (
 from schemas.evaluation import BenchmarkKind, BenchmarkRegistered
 from schemas.job import JobScheduled, JobSucceeded
 from schemas.model import BaseModelRegistered
+from schemas.report import DatasetReport
 from schemas.specification import DatasetSpec
 from schemas.topics import DATASET_EVENTS
-from services.ingest.report import DatasetReport
 from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login

@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 
 from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FileRef
+from schemas.report import DatasetReport, FileReport
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
 from services.ingest.clients import run_child
 from services.ingest.pipeline.order import Finished, LimitExceeded, Limits, SourceFile, WorkOrder
-from services.ingest.report import DatasetReport, FileReport
 from shared.processes.workers import REPOSITORY
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer

@@ -10,8 +10,8 @@ from deploy.local.cache import cache_folder
 from schemas.training import StepsRecorded
 from services.gateway.page import assets
 from tests import browser
-from tests.integration.gateway_world import ENV, World, a_step, world
-from tests.integration.page_world import Shown, populate
+from tests.integration.gateway_world import ENV, ROW, World, a_step, world
+from tests.integration.page_world import Shown, add_steps, populate
 
 playwright = browser.require()
 expect = playwright.expect
@@ -63,7 +63,10 @@ async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, 
         part = shown.running.removeprefix("ftjob-")
         await page.keyboard.type(part)
         await expect(page.locator("#list tbody tr")).to_have_count(1)
-        assert page.url.endswith(f"q={part}&sort=created")
+        await page.select_option("#sort", "cost")
+        await page.wait_for_url(f"**q={part}&sort=cost")
+        await page.select_option("#sort", "created")
+        await page.wait_for_url(f"**q={part}&sort=created")
         await page.locator("body").press("Tab")
         await page.evaluate("() => document.activeElement.blur()")
         await page.keyboard.press("j")
@@ -110,6 +113,49 @@ async def test_a_command_asks_first_and_keeps_the_page(world, shown, chromium):
         await expect(page.locator("#answer")).to_contain_text("Cancel asked.")
 
 
+async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path):
+    """The file is sent with its progress, errors come to their fields, and what is typed meanwhile stays."""
+    rows = tmp_path / "<img src=x>.jsonl"
+    rows.write_bytes(ROW * 3)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/jobs/new")
+        await page.set_input_files("#file", rows)
+        await expect(page.locator("#upload-state")).to_contain_text("is stored as file-")
+        await expect(page.locator("#training_file option:checked")).to_have_text("<img src=x>.jsonl · 264 B")
+        await page.select_option("#model", world.base_name)
+        await expect(page.locator("#verdict")).to_contain_text("can be submitted")
+        await expect(page.locator("#as-command pre")).to_contain_text(f"--model {world.base_name}")
+        await expect(page.locator("#method-dpo")).to_be_disabled()
+        await page.locator("#settings summary").focus()
+        await page.keyboard.press("Enter")
+        await page.locator("#retune-recipe-num_epochs").focus()
+        await page.keyboard.type("0")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_contain_text("found '0'")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_have_attribute("aria-invalid", "true")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_be_focused()
+        await page.keyboard.press("Backspace")
+        await page.keyboard.type("2")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_be_empty()
+        await expect(page.locator("#as-curl pre")).to_contain_text('"num_epochs": 2')
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs/ftjob-*")
+        job_id = page.url.rpartition("/")[2]
+    sent = await world.heard(job_id, "SubmitJob")
+    assert sent.message.spec.recipe.num_epochs == 2
+
+
+async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
+    await add_steps(world, shown.gated, 50)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/compare?runs={shown.running},{shown.gated}")
+        chart = page.locator("[data-metric=loss]")
+        await expect(chart.locator("canvas")).to_be_visible()
+        await chart.locator(".plot").focus()
+        await page.keyboard.press("Home")
+        await expect(chart.locator("[data-value]")).to_contain_text("step 1: 1 ")
+        await expect(page.locator("[data-metric=valid_loss] [data-note]")).not_to_be_empty()
+
+
 @pytest.mark.parametrize(("theme", "size"), [("light", browser.DESKTOP), ("dark", browser.PHONE)])
 async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme, size):
     """No serious finding of axe, and no page that has to be moved sideways."""
@@ -127,6 +173,11 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             f"/models/{shown.served.model_id}",
             "/models",
             "/deployments",
+            f"/jobs/new?from={shown.running}",
+            f"/compare?runs={shown.running},{shown.gated}",
+            "/datasets",
+            f"/datasets/{shown.dataset}",
+            f"/datasets/{shown.rejected}",
             "/login",
             "/nowhere",
         ):

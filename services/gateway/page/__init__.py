@@ -1,5 +1,15 @@
 """The web page of the platform: HTML of what the JSON routes answer, for people who log in with an API key."""
 
-from services.gateway.page import gates, job, jobs, login, models, now
+from services.gateway.page import compare, datasets, gates, job, jobs, login, models, new_job, now
 
-ROUTERS = (login.router, now.router, jobs.router, job.router, gates.router, models.router)
+ROUTERS = (
+    login.router,
+    now.router,
+    new_job.router,
+    jobs.router,
+    job.router,
+    gates.router,
+    models.router,
+    datasets.router,
+    compare.router,
+)

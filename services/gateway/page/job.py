@@ -279,7 +279,7 @@ async def _checkpoints(caller: Caller, context: Gateway, job_id: str, **options:
 async def _settings(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
     row = await job_of(caller, context, job_id)
     answer = representations.job(row)
-    return {"settings": [*_flat(answer.retune.recipe)], "spec": row.spec}
+    return {"settings": [*_flat(answer.retune.recipe)], "spec": row.spec, "dataset_id": row.dataset_id}
 
 
 def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:

@@ -48,10 +48,10 @@ async def _shown(visitor: Visitor, context: Gateway) -> dict[str, Any]:
         return [job_view(row, now=present) for row in rows]
 
     counts = await job_readmodels.count_jobs(database, tenant, JobFilter())
-    waiting = await listed(WAITING, ROWS)
+    waiting = await job_readmodels.list_waiting(database, tenant, WAITING, limit=ROWS)
     ended = await listed((*search.GROUPS["succeeded"], *search.GROUPS["failed"]), ENDED, "ended")
     return {
-        "waiting": sorted(waiting, key=lambda job: (job.position is None, job.position or 0, job.created_at)),
+        "waiting": [job_view(row, now=present) for row in waiting],
         "num_waiting": sum(counts.get(state, 0) for state in WAITING),
         "running": await listed(RUNNING, ROWS),
         "num_running": sum(counts.get(state, 0) for state in RUNNING),

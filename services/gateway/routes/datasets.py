@@ -8,7 +8,8 @@ from fastapi.responses import JSONResponse, Response
 from schemas import layout
 from schemas.dataset import DeleteDataset
 from services.gateway import decide, readmodels, representations, responses, tables
-from services.gateway.deps import Caller, Context, invalid_cursor, page_size
+from services.gateway.access import Principal
+from services.gateway.deps import Caller, Context, Gateway, invalid_cursor, page_size
 from services.gateway.errors import ApiError, not_found
 from services.gateway.model import Dataset
 from services.gateway.requests import CreateDataset
@@ -48,7 +49,7 @@ async def list_datasets(
 @router.delete("/datasets/{dataset_id}")
 async def delete(caller: Caller, context: Context, dataset_id: str) -> DeletedDataset:
     """Delete its version, and with it every dataset of that version, once no job uses it."""
-    dataset = await _dataset(caller, context, dataset_id)
+    dataset = await dataset_of(caller, context, dataset_id)
     if dataset.dataset_version is None:
         message = f"dataset {dataset_id!r} is {dataset.state} and has no version to delete"
         raise ApiError(400, message, param="dataset_id", code="no_version")
@@ -57,13 +58,13 @@ async def delete(caller: Caller, context: Context, dataset_id: str) -> DeletedDa
         async with context.service.unit() as unit:
             command_id = (await context.send(unit, caller.tenant, command))[0]
         await context.outcome_of(command_id)
-        dataset = await _dataset(caller, context, dataset_id)
+        dataset = await dataset_of(caller, context, dataset_id)
     return DeletedDataset(id=dataset_id, object="dataset", deleted=dataset.state == "deleted")
 
 
 @router.get("/datasets/{dataset_id}", response_model_exclude_unset=True)
 async def retrieve(caller: Caller, context: Context, dataset_id: str) -> responses.Dataset:
-    return representations.dataset(await _dataset(caller, context, dataset_id))
+    return representations.dataset(await dataset_of(caller, context, dataset_id))
 
 
 @router.get(
@@ -72,17 +73,21 @@ async def retrieve(caller: Caller, context: Context, dataset_id: str) -> respons
     responses={200: {"description": "The report that ingest wrote: problems by rule, with examples"}},
 )
 async def report(caller: Caller, context: Context, dataset_id: str) -> Response:
-    dataset = await _dataset(caller, context, dataset_id)
-    key = dataset.detail.report_key
-    if key is None and dataset.dataset_version:
-        key = layout.dataset(dataset.dataset_version, "report.json")
-    if key is None:
+    data = await find_report(context, await dataset_of(caller, context, dataset_id))
+    if data is None:
         raise not_found("report of dataset", dataset_id)
-    data = await context.service.objects.get_bytes(key, limit_bytes=MAX_REPORT_BYTES)
     return Response(data, media_type="application/json", headers={"x-content-type-options": "nosniff"})
 
 
-async def _dataset(caller: Caller, context: Context, dataset_id: str) -> Dataset:
+async def find_report(context: Gateway, dataset: Dataset) -> bytes | None:
+    """Return the JSON of the report; None where there is none."""
+    key = dataset.detail.report_key
+    if key is None and dataset.dataset_version:
+        key = layout.dataset(dataset.dataset_version, "report.json")
+    return None if key is None else await context.service.objects.get_bytes(key, limit_bytes=MAX_REPORT_BYTES)
+
+
+async def dataset_of(caller: Principal, context: Gateway, dataset_id: str) -> Dataset:
     dataset = await readmodels.find_dataset(context.service.database, dataset_id, caller.tenant)
     if dataset is None:
         raise not_found("dataset", dataset_id)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -52,21 +52,34 @@ UPLOAD = {
 
 @router.post("/files", openapi_extra=UPLOAD)
 async def upload(caller: Caller, context: Context, request: Request) -> responses.File:
-    return await _upload(caller, context, request, uploads.DATASET_PURPOSES)
+    return await receive(caller, context, request, uploads.DATASET_PURPOSES)
 
 
 @router.post("/admin/files", openapi_extra=UPLOAD)
 async def upload_suite(admin: Admin, context: Context, request: Request) -> responses.File:
-    return await _upload(admin, context, request, uploads.SUITE_PURPOSES)
+    return await receive(admin, context, request, uploads.SUITE_PURPOSES)
 
 
-async def _upload(
-    caller: Principal, context: Gateway, request: Request, purposes: Collection[str]
+def _unchecked(form: FormData) -> None:
+    """A caller with a key needs to show nothing else."""
+
+
+async def receive(
+    caller: Principal,
+    context: Gateway,
+    request: Request,
+    purposes: Collection[str],
+    *,
+    check: Callable[[FormData], None] = _unchecked,
+    beside: Collection[str] = (),
 ) -> responses.File:
+    """Store the file of a form. `check`: raises where the form is no good; `beside`: fields of the check."""
     # Parsed here, so that nothing is spooled for a caller who is not known.
     with context.transfer(caller, _announced_bytes(request, context.settings)):
         async with request.form(max_files=1, max_fields=8, max_part_size=1024) as form:
-            return await _accept(caller, context, form, purposes)
+            check(form)
+            fields = FormData([(name, value) for name, value in form.multi_items() if name not in beside])
+            return await _accept(caller, context, fields, purposes)
 
 
 def _announced_bytes(request: Request, settings: Settings) -> int:

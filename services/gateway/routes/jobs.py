@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 from uuid import uuid4
 
@@ -11,7 +12,8 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse
 
 from schemas.base import CommandRefused
-from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob
+from schemas.dataset import SubmitDataset
+from schemas.job import CancelJob, JobMessage, PauseJob, ResumeJob, RetryJob, SubmitJob
 from services.gateway import (
     decide,
     job_readmodels,
@@ -23,6 +25,7 @@ from services.gateway import (
     tables,
     trained,
 )
+from services.gateway.access import Principal
 from services.gateway.decide import Inputs
 from services.gateway.deps import (
     Caller,
@@ -35,7 +38,8 @@ from services.gateway.deps import (
 )
 from services.gateway.errors import ApiError, not_found
 from services.gateway.job_readmodels import JobFilter
-from services.gateway.model import Job, SubmittedStage
+from services.gateway.model import Job, JobMemory, SubmittedStage
+from services.gateway.obstacles import Obstacle
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
 from shared.failpoints import failpoint
@@ -63,8 +67,21 @@ async def create(
 ) -> job_responses.NewJob | JSONResponse:
     """Two commands with one correlation id: the dataset and the job that waits for it."""
     digest = hashlib.sha256(await request.body()).hexdigest()
-    correlation_id = uuid4().hex
-    async with context.service.unit(correlation_id=correlation_id) as unit:
+    return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).answer
+
+
+@dataclass(frozen=True)
+class Submitted:
+    job_id: str
+    answer: job_responses.NewJob | JSONResponse
+    """JSON of the first answer where the key was used before."""
+
+
+async def submit(
+    caller: Principal, context: Gateway, body: CreateJob, *, digest: str, idempotency_key: str | None
+) -> Submitted:
+    """Make a job; of several with the same key and digest one."""
+    async with context.service.unit(correlation_id=uuid4().hex) as unit:
         if idempotency_key and not await store.claim_key(unit.conn, caller.tenant, idempotency_key, digest):
             return await _same_answer(unit, caller, idempotency_key, digest)
         answer = await _submit(unit, caller, context, body)
@@ -72,38 +89,59 @@ async def create(
             saved = answer.model_dump(mode="json")
             await store.save_response(unit.conn, caller.tenant, idempotency_key, saved)
     failpoint("gateway.accepted")
-    return answer
+    return Submitted(answer.id, answer)
 
 
-async def _submit(unit: Unit, caller: Caller, context: Gateway, body: CreateJob) -> job_responses.NewJob:
+@dataclass(frozen=True)
+class Prepared:
+    """What a request asks for, and what is known against it."""
+
+    submit: SubmitJob
+    datasets: list[SubmitDataset]
+    obstacles: tuple[Obstacle, ...]
+    estimated_memory: JobMemory | None
+
+
+async def prepare(unit: Unit, caller: Principal, body: CreateJob) -> Prepared:
+    """Look at all that is looked at before a job is taken; nothing is written. Raises Refused."""
     job_id = f"ftjob-{uuid4().hex[:16]}"
     dataset_ids = [f"ds-{uuid4().hex[:16]}" for _ in (body, *body.retune.later_stages)]
     inputs = await inputs_of(unit, caller.tenant, body)
-    submit = decide.job_command(
+    command = decide.job_command(
         body, inputs, tenant=caller.tenant, tier=caller.tier, job_id=job_id, dataset_ids=dataset_ids
     )
     datasets = decide.dataset_commands(body, inputs, tenant=caller.tenant, dataset_ids=dataset_ids)
-    for dataset in datasets:
+    policies = [dataset.spec.policy for dataset in datasets]
+    obstacles = await submission.obstacles_with(unit.conn, command, policies)
+    estimated = await submission.estimated_memory(unit.conn, command.spec, caller.tenant, policies[0])
+    return Prepared(command, datasets, obstacles, estimated)
+
+
+async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJob) -> job_responses.NewJob:
+    prepared = await prepare(unit, caller, body)
+    command, job_id = prepared.submit, prepared.submit.job_id
+    decide.refuse_final(prepared.obstacles)
+    for dataset in prepared.datasets:
         await tables.note_dataset(unit.conn, dataset)
-    obstacles = await submission.obstacles_to(unit.conn, submit)
-    decide.refuse_final(obstacles)
-    await context.send(unit, caller.tenant, *datasets, submit)
-    await store.insert_placeholder(unit.conn, submit, now=unit.now)
-    warnings = submission.as_warnings(obstacles)
-    estimated = await submission.estimated_memory(unit.conn, submit.spec, caller.tenant, submit.dataset_id)
-    shown = {"warnings": warnings, "estimated_memory": estimated, "stages": SubmittedStage.all_of(submit)}
+    await context.send(unit, caller.tenant, *prepared.datasets, command)
+    await store.insert_placeholder(unit.conn, command, now=unit.now)
+    warnings = submission.as_warnings(prepared.obstacles)
+    stages = SubmittedStage.all_of(command)
+    shown = {"warnings": warnings, "estimated_memory": prepared.estimated_memory, "stages": stages}
     await tables.update_job(unit.conn, job_id, caller.tenant, **shown)
     job = await readmodels.find_job(unit.conn, job_id, caller.tenant)
-    base = await readmodels.find_base_detail(unit.conn, submit.spec.base_model, submit.spec.base_sha)
+    base = await readmodels.find_base_detail(unit.conn, command.spec.base_model, command.spec.base_sha)
     assert job is not None, "its row was inserted a moment ago"
     assert base is not None, "the command was made of it"
-    return representations.new_job(job, submit.spec.base_sha, base)
+    return representations.new_job(job, command.spec.base_sha, base)
 
 
-async def _same_answer(unit: Unit, caller: Caller, key: str, digest: str) -> JSONResponse:
+async def _same_answer(unit: Unit, caller: Principal, key: str, digest: str) -> Submitted:
     first = await store.get_request(unit.conn, caller.tenant, key)
     require_same_request(first, key, digest)
-    return JSONResponse(first.response, headers={"idempotent-replayed": "true"})
+    assert first.response is not None, "it was saved in the transaction that claimed the key"
+    answer = JSONResponse(first.response, headers={"idempotent-replayed": "true"})
+    return Submitted(str(first.response["id"]), answer)
 
 
 async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) -> Inputs:

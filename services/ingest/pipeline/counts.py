@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from schemas.dataset import FileRole, RowProblem
+from schemas.report import MAX_LISTED, Cluster, DroppedGroup, Duplicate, FileReport, Overlap
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.examine import Accepted
 from services.ingest.pipeline.rules import HARD_RULES, FileRefused
-from services.ingest.report import MAX_LISTED, Cluster, DroppedGroup, Duplicate, FileReport, Overlap
 from shared.strict_json import cut
 
 MAX_FIELDS = 100

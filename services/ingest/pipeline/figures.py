@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from schemas.report import LengthHistogram, PackingReport, Sample, Segment
 from services.ingest.pipeline.examine import Accepted
 from services.ingest.pipeline.parts import PartTotals
 from services.ingest.pipeline.tokens import Encoded
-from services.ingest.report import LengthHistogram, PackingReport, Sample, Segment
 
 NUM_SAMPLES = 3
 SAMPLE_TOKENS = 1_000

@@ -6,8 +6,8 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from schemas.base import Bytes, Count, Sha256, Value
+from schemas.report import SourceKind
 from schemas.specification import DatasetSpec
-from services.ingest.report import SourceKind
 
 READY = "ready"
 REPORT = "report.json"

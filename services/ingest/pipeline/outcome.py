@@ -9,13 +9,13 @@ from pathlib import Path
 from schemas.artifacts import DatasetCounts, DatasetManifest, FileEntry, files_of
 from schemas.base import Value
 from schemas.layout import MANIFEST
+from schemas.report import DatasetReport, Sample, SourceReport
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.figures import length_histogram, packing_report
 from services.ingest.pipeline.order import READY, REPORT, Finished, SourceFile, WorkOrder
 from services.ingest.pipeline.parts import PartTotals
 from services.ingest.pipeline.rules import RULES_VERSION
 from services.ingest.pipeline.verdict import DatasetVerdict
-from services.ingest.report import DatasetReport, Sample, SourceReport
 
 HOLDOUT_ITEMS = 50
 """Number of holdout rows below which the gate's check `holdout` can never pass."""

@@ -8,8 +8,8 @@ from schemas.compatibility import check_holdout_of_texts
 from schemas.identity import config_hash
 from schemas.job import JobFailed, JobQueued, StagePlan
 from schemas.lifecycle import JobState
-from schemas.resolution import resolve_recipe
-from schemas.specification import JobSpec, Recipe, StageSpec
+from schemas.resolution import num_steps, resolve_recipe
+from schemas.specification import JobSpec, StageSpec
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Decision, View
 from services.scheduler.decide.queue import why_waiting
@@ -127,13 +127,6 @@ def _of_both(earlier: Mapping[str, str], own: Mapping[str, str]) -> dict[str, st
 
 def _in_all(earlier: Mapping[str, int], own: Mapping[str, int]) -> dict[str, int]:
     return {name: earlier.get(name, 0) + own.get(name, 0) for name in sorted(earlier.keys() | own.keys())}
-
-
-def num_steps(recipe: Recipe, *, windows: int) -> int:
-    """Optimizer steps of all epochs; the last batch of an epoch may be smaller."""
-    assert isinstance(recipe.batch_size, int), "the recipe is not resolved"
-    assert isinstance(recipe.num_epochs, int), "the recipe is not resolved"
-    return recipe.num_epochs * -(-windows // recipe.batch_size)
 
 
 def job_queued(job: Job, view: View, *, waiting_for: str = "") -> JobQueued:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from schemas.dataset import FileRole
+from schemas.report import Cluster, Duplicate
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline import counts as module
 from services.ingest.pipeline.counts import FileCounts, refusal_of
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.rules import FIXES, HARD_RULES, BadRow, FileRefused
 from services.ingest.pipeline.verdict import DatasetVerdict
-from services.ingest.report import Cluster, Duplicate
 from tests.unit.ingest.builders import chat, examine
 
 

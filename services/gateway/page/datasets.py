@@ -1,0 +1,135 @@
+"""Datasets: what became of the rows of a file, rule by rule, and validation without a job."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import ValidationError
+
+from schemas.report import DatasetReport, FileReport
+from services.gateway import job_readmodels, model, readmodels
+from services.gateway.deps import Context, Gateway, invalid_cursor
+from services.gateway.page import render, reports, streams
+from services.gateway.page.sessions import Present, Visitor
+from services.gateway.routes import datasets
+from services.gateway.routes.datasets import dataset_of
+from shared.errors import CorruptObject, StorageUnavailable
+
+router = APIRouter()
+
+ROWS = 50
+JOBS = 20
+
+
+@router.get("/datasets")
+async def listed(request: Request, visitor: Present, context: Context, after: str | None = None) -> Response:
+    """The tenant's datasets, newest first."""
+    tenant, database = visitor.principal.tenant, context.service.database
+    if after is not None and await readmodels.find_dataset(database, after, tenant) is None:
+        raise invalid_cursor(after)
+    rows = await readmodels.list_datasets(database, tenant, after=after, limit=ROWS + 1)
+    return render.page(
+        request,
+        "datasets.html.jinja",
+        visitor,
+        datasets=[reports.dataset_view(row) for row in rows[:ROWS]],
+        next=f"/datasets?after={rows[ROWS - 1].dataset_id}" if len(rows) > ROWS else None,
+        after=after,
+        now=database.now(),
+    )
+
+
+@router.get("/datasets/{dataset_id}")
+async def dataset(
+    request: Request,
+    visitor: Present,
+    context: Context,
+    dataset_id: str,
+    rule: Annotated[str, Query(max_length=200)] = "",
+    begin: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+) -> Response:
+    row = await dataset_of(visitor.principal, context, dataset_id)
+    shown = await _shown(visitor, context, row, rule, begin)
+    stream = f"/datasets/{dataset_id}/stream" if row.state == "validating" else None
+    return render.page(request, "dataset.html.jinja", visitor, stream=stream, **shown)
+
+
+async def _shown(
+    visitor: Visitor, context: Gateway, row: model.Dataset, rule: str = "", begin: int = 0
+) -> dict[str, Any]:
+    tenant, database = visitor.principal.tenant, context.service.database
+    report, why_none = await _report(context, row)
+    training = next((file for file in report.files if file.role == "training"), None) if report else None
+    return {
+        "dataset": reports.dataset_view(row),
+        "report": report,
+        "why_none": why_none,
+        "jobs": await job_readmodels.list_jobs_of_dataset(database, row.dataset_id, tenant, limit=JOBS),
+        "names": await job_readmodels.find_file_names(database, tenant, _digests(row, report)),
+        "now": database.now(),
+        "rule": rule,
+        "training": training,
+        **(_of_training(report, training, rule, begin) if report and training else {}),
+    }
+
+
+def _digests(row: model.Dataset, report: DatasetReport | None) -> list[str]:
+    """sha256 of all files that are known to be of it."""
+    named = row.detail.files.model_dump().values() if row.detail.files else ()
+    files = report.files if report else ()
+    return [*filter(None, named), *(file.sha256 for file in files)]
+
+
+def _of_training(report: DatasetReport, file: FileReport, rule: str, begin: int) -> dict[str, Any]:
+    return {
+        "parts": reports.parts(file),
+        "rules": reports.rules(file),
+        "listed": reports.listed(file, rule, begin),
+        "bars": reports.length_bars(report),
+        "overlaps": reports.contaminated(file),
+        "clusters": reports.clusters(file),
+    }
+
+
+async def _report(context: Gateway, row: model.Dataset) -> tuple[DatasetReport | None, str]:
+    """The report that ingest wrote, else why there is none to show."""
+    if row.state in ("validating", "deleted"):
+        return None, ""
+    try:
+        data = await datasets.find_report(context, row)
+    except StorageUnavailable:
+        return None, "The report is not here now: the object store does not answer. Load the page again."
+    except (KeyError, CorruptObject):
+        return None, "The report is not there, or is too large to be shown."
+    if data is None:
+        return None, "There is no report: the rows were not looked at."
+    try:
+        return await asyncio.to_thread(DatasetReport.model_validate_json, data), ""
+    except ValidationError:
+        return None, "The report is of another release and cannot be shown here; it can be downloaded."
+
+
+@router.get("/datasets/{dataset_id}/stream")
+async def stream(request: Request, visitor: Present, context: Context, dataset_id: str) -> StreamingResponse:
+    await dataset_of(visitor.principal, context, dataset_id)
+
+    async def look(last: str) -> streams.Changes:
+        version = await job_readmodels.find_version_of_dataset(
+            context.service.database, dataset_id, visitor.principal.tenant
+        )
+        if version == last:
+            return streams.Changes(last)
+        row = await dataset_of(visitor.principal, context, dataset_id)
+        html = render.text("dataset_parts.html.jinja", **await _shown(visitor, context, row))
+        return streams.Changes(version, (streams.part("dataset", html),))
+
+    return streams.follow(request, context, visitor, look)
+
+
+@router.get("/datasets/{dataset_id}/report.json")
+async def report_file(visitor: Present, context: Context, dataset_id: str) -> Response:
+    answer = await datasets.report(visitor.principal, context, dataset_id)
+    answer.headers["content-disposition"] = 'attachment; filename="report.json"'
+    answer.headers["cache-control"] = "no-store"
+    return answer
