@@ -43,6 +43,18 @@ FROZEN = {
         "archive": "name",
     },
     "deployments": {"list": "", "deploy": "model slot", "rollback": "slot", "remove": "slot"},
+    "webhooks": {
+        "create": "url event name",
+        "event-types": "",
+        "list": "",
+        "test": "endpoint event",
+        "deliveries": "endpoint status",
+        "replay": "endpoint delivery",
+        "rotate": "endpoint end_old",
+        "enable": "endpoint",
+        "disable": "endpoint",
+        "delete": "endpoint",
+    },
     "nodes": {"pools": "", "preempt": "node notice", "drain": "node grace", "set-capacity": "pool nodes"},
     "events": {"tail": "topic from_start follow", "timeline": "job_id"},
     "parked": {
