@@ -144,7 +144,8 @@ def _deliver_webhooks(service: Service, settings: Settings) -> Sender:
         limit=settings.webhook_max_in_flight,
     )
     deliverer.register()
-    service.prune(webhook_store.PRUNE_DELIVERIES, older_than=settings.webhook_retention)
+    for query in webhook_store.PRUNED:
+        service.prune(query, older_than=settings.webhook_retention)
     return sender
 
 

@@ -39,10 +39,10 @@ CREATE TABLE webhook_delivery (
 );
 CREATE UNIQUE INDEX webhook_delivery_of_endpoint ON webhook_delivery (endpoint_id, number);
 CREATE INDEX webhook_delivery_pending ON webhook_delivery (endpoint_id, subject, number) WHERE state = 'pending';
-CREATE INDEX webhook_delivery_waiting ON webhook_delivery (created_at) WHERE state = 'pending';
 CREATE INDEX webhook_delivery_age ON webhook_delivery (created_at);
 
--- One row for each endpoint and subject with pending deliveries, which are sent one after the other.
+-- One row for each endpoint and subject with pending deliveries, which are sent one after the other. Those of an
+-- endpoint that is switched off are due at infinity.
 CREATE TABLE webhook_queue (
     endpoint_id      text        NOT NULL REFERENCES webhook_endpoint ON DELETE CASCADE,
     subject          text        NOT NULL,
@@ -52,5 +52,6 @@ CREATE TABLE webhook_queue (
     lease_expires_at timestamptz,
     PRIMARY KEY (endpoint_id, subject)
 );
-CREATE INDEX webhook_queue_due ON webhook_queue (endpoint_id, due_at);
+CREATE INDEX webhook_queue_due ON webhook_queue (due_at);
+CREATE INDEX webhook_queue_due_of_endpoint ON webhook_queue (endpoint_id, due_at);
 CREATE INDEX webhook_queue_leased ON webhook_queue (lease_expires_at) WHERE lease_expires_at IS NOT NULL;

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.5
 ROUND_EVERY = timedelta(milliseconds=100)
 DRAIN_SECONDS = 3.0
 """How long a process that stops waits for what it has sent to be answered."""
-MEASURE_EVERY = timedelta(seconds=15)
+MEASURE_EVERY = timedelta(minutes=1)
 OF_AN_ENDPOINT = 4
 """Deliveries to one endpoint at once, of different subjects and by all processes; to one that fails a single one."""
 MARGIN = timedelta(seconds=20)
@@ -60,7 +60,7 @@ class Deliverer:
         self._lease = timeout + MARGIN
         self._back_off = back_off
         self._limit = limit
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Claim] = {}
         self._wake_event = asyncio.Event()
 
     def register(self) -> None:
@@ -81,7 +81,7 @@ class Deliverer:
         claims = await self._claim()
         for claim in claims:
             task = asyncio.create_task(self._deliver(claim))
-            self._running.add(task)
+            self._running[task] = claim
             task.add_done_callback(self._ended)
         return bool(claims)
 
@@ -89,12 +89,18 @@ class Deliverer:
         free = self._limit - len(self._running)
         if free <= 0:
             return ()
+        failing = sum(claim.is_failing for claim in self._running.values())
         return await store.claim(
-            self._database, self._owner, lease=self._lease, of_an_endpoint=OF_AN_ENDPOINT, limit=free
+            self._database,
+            self._owner,
+            lease=self._lease,
+            of_an_endpoint=OF_AN_ENDPOINT,
+            limit=free,
+            failing=max(0, (self._limit + 1) // 2 - failing),
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         self._wake_event.set()
 
     async def _stop(self) -> None:
@@ -136,7 +142,9 @@ class Deliverer:
             if delivery is not None:
                 outcome = self._outcome(delivery, endpoint, result)
                 await store.save_attempt(unit.conn, delivery, endpoint, result, outcome, now=unit.now)
-            await store.free_queue(unit.conn, claim, due_at=(outcome and outcome.due_at) or unit.now)
+            is_enabled = endpoint.is_enabled and not (outcome and outcome.disabled_reason)
+            due_at = (outcome and outcome.due_at) or unit.now
+            await store.free_queue(unit.conn, claim, is_enabled=is_enabled, due_at=due_at)
         if outcome is not None:
             DELIVERIES.labels(outcome.label).inc()
             if outcome.disabled_reason:

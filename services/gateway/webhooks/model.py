@@ -56,6 +56,8 @@ class Claim:
     endpoint_id: str
     subject: str
     lease_token: int
+    is_failing: bool
+    """Whether the endpoint failed the last time."""
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,12 @@ INSERT_TEST = """
       FROM webhook_endpoint WHERE endpoint_id = $2 FOR KEY SHARE"""
 
 IS_ANY_DUE = """
-    SELECT EXISTS (SELECT FROM webhook_queue JOIN webhook_endpoint USING (endpoint_id)
-                    WHERE is_enabled AND due_at <= statement_timestamp()
+    SELECT EXISTS (SELECT FROM webhook_queue
+                    WHERE due_at <= statement_timestamp()
                       AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp()))"""
-# At most one queue of each endpoint at once, those first that fail nowhere and of which least is under way. It reads
-# as many rows as there are endpoints with a queue. A queue that is being written is left for the next time.
+# At most one queue of each endpoint at once, those first that do not fail and of which least is under way; of those
+# that fail at most $5. It reads as many rows as there are endpoints with a queue. A queue that is being written is
+# left for the next time.
 CLAIM = """
     WITH RECURSIVE waiting AS (
         (SELECT endpoint_id FROM webhook_queue ORDER BY endpoint_id LIMIT 1)
@@ -95,8 +96,9 @@ CLAIM = """
     busy AS (
         SELECT endpoint_id, count(*) AS running FROM webhook_queue
          WHERE lease_expires_at >= statement_timestamp() GROUP BY endpoint_id),
-    chosen AS (
-        SELECT oldest.endpoint_id, oldest.subject
+    due AS (
+        SELECT oldest.endpoint_id, oldest.subject, oldest.due_at, coalesce(busy.running, 0) AS running,
+               endpoint.failing_since IS NOT NULL AS is_failing
           FROM waiting JOIN webhook_endpoint AS endpoint USING (endpoint_id) LEFT JOIN busy USING (endpoint_id)
          CROSS JOIN LATERAL (
             SELECT endpoint_id, subject, due_at FROM webhook_queue AS queue
@@ -104,12 +106,17 @@ CLAIM = """
                AND (lease_expires_at IS NULL OR lease_expires_at < statement_timestamp())
              ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED) AS oldest
          WHERE endpoint.is_enabled
-           AND coalesce(busy.running, 0) < CASE WHEN endpoint.failing_since IS NULL THEN $3::int ELSE 1 END
-         ORDER BY endpoint.failing_since IS NOT NULL, coalesce(busy.running, 0), oldest.due_at LIMIT $4)
+           AND coalesce(busy.running, 0) < CASE WHEN endpoint.failing_since IS NULL THEN $3::int ELSE 1 END),
+    ranked AS (
+        SELECT endpoint_id, subject, due_at, running, is_failing,
+               row_number() OVER (PARTITION BY is_failing ORDER BY running, due_at) AS place FROM due),
+    chosen AS (
+        SELECT endpoint_id, subject, is_failing FROM ranked WHERE NOT is_failing OR place <= $5
+         ORDER BY is_failing, running, due_at LIMIT $4)
     UPDATE webhook_queue AS queue
        SET lease_owner = $1, lease_token = lease_token + 1, lease_expires_at = clock_timestamp() + $2::interval
       FROM chosen WHERE queue.endpoint_id = chosen.endpoint_id AND queue.subject = chosen.subject
-    RETURNING queue.endpoint_id, queue.subject, queue.lease_token"""
+    RETURNING queue.endpoint_id, queue.subject, queue.lease_token, chosen.is_failing"""
 FREE_OWN = "UPDATE webhook_queue SET lease_owner = NULL, lease_expires_at = NULL WHERE lease_owner = $1"
 FIRST_OF_QUEUE = f"""
     SELECT {DELIVERY} FROM webhook_delivery
@@ -124,27 +131,36 @@ SAVE_ATTEMPT = """
      WHERE delivery_id = $1"""
 SET_FAILING = "UPDATE webhook_endpoint SET failing_since = $2 WHERE endpoint_id = $1"
 FREE_QUEUE = """
-    UPDATE webhook_queue SET due_at = $3, lease_owner = NULL, lease_expires_at = NULL
+    UPDATE webhook_queue SET due_at = CASE WHEN $4 THEN $3 ELSE 'infinity'::timestamptz END,
+                             lease_owner = NULL, lease_expires_at = NULL
      WHERE endpoint_id = $1 AND subject = $2"""
 IS_EMPTY = """
     SELECT NOT EXISTS (SELECT FROM webhook_delivery
                         WHERE endpoint_id = $1 AND subject = $2 AND state = 'pending')"""
 DELETE_QUEUE = "DELETE FROM webhook_queue WHERE endpoint_id = $1 AND subject = $2"
 HURRY_QUEUES = "UPDATE webhook_queue SET due_at = $2 WHERE endpoint_id = $1 AND due_at > $2"
+HALT_QUEUES = "UPDATE webhook_queue SET due_at = 'infinity' WHERE endpoint_id = $1"
 FORGET_FIRST_ATTEMPTS = """
     UPDATE webhook_delivery SET first_attempt_at = NULL WHERE endpoint_id = $1 AND state = 'pending'"""
 OLDEST_WAITING = """
-    SELECT min(delivery.created_at) FROM webhook_queue AS queue
-      JOIN webhook_endpoint USING (endpoint_id)
-     CROSS JOIN LATERAL (
+    SELECT min(oldest.created_at) FROM webhook_queue AS queue CROSS JOIN LATERAL (
         SELECT created_at FROM webhook_delivery AS delivery
          WHERE delivery.endpoint_id = queue.endpoint_id AND delivery.subject = queue.subject AND state = 'pending'
-         ORDER BY number LIMIT 1) AS delivery
-     WHERE is_enabled"""
+         ORDER BY number LIMIT 1) AS oldest
+     WHERE queue.due_at < 'infinity'"""
 
 PRUNE_DELIVERIES = """
     DELETE FROM webhook_delivery WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM webhook_delivery WHERE created_at < now() - $1::interval LIMIT $2))"""
+# Queues of endpoints that are switched off, whose deliveries were pruned. A queue that is written meanwhile stays.
+PRUNE_QUEUES = """
+    DELETE FROM webhook_queue WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM webhook_queue AS queue
+         WHERE due_at = 'infinity' AND $1::interval IS NOT NULL
+           AND (SELECT true FROM webhook_delivery AS delivery
+                 WHERE delivery.endpoint_id = queue.endpoint_id AND delivery.subject = queue.subject
+                   AND state = 'pending' LIMIT 1) IS NULL LIMIT $2))"""
+PRUNED = (PRUNE_DELIVERIES, PRUNE_QUEUES)
 
 
 async def insert_endpoint(
@@ -198,7 +214,10 @@ async def enable(conn: Connection, endpoint_id: str, *, now: datetime) -> Endpoi
 
 
 async def disable(conn: Connection, endpoint_id: str, reason: str, *, now: datetime) -> Endpoint:
-    return _present(await find(Endpoint, conn, DISABLE, endpoint_id, now, reason))
+    """Keep what waits, and send none of it. The caller holds the endpoint."""
+    endpoint = _present(await find(Endpoint, conn, DISABLE, endpoint_id, now, reason))
+    await conn.execute(HALT_QUEUES, endpoint_id)
+    return endpoint
 
 
 def _present(endpoint: Endpoint | None) -> Endpoint:
@@ -261,14 +280,18 @@ def new_delivery_id() -> str:
 
 
 async def claim(
-    database: Database, owner: str, *, lease: timedelta, of_an_endpoint: int, limit: int
+    database: Database, owner: str, *, lease: timedelta, of_an_endpoint: int, limit: int, failing: int
 ) -> list[Claim]:
-    """Lease queues whose first delivery is due. One process at a time does, so that nothing is counted twice."""
+    """Lease queues whose first delivery is due, at most `limit`, of which at most `failing` of endpoints that fail.
+
+    One process at a time does, so that nothing is counted twice.
+    """
     if not await database.fetchval(IS_ANY_DUE):
         return []
     async with database.transaction() as conn:
         await lock_name(conn, "webhooks")
-        return [read(Claim, row) for row in await conn.fetch(CLAIM, owner, lease, of_an_endpoint, limit)]
+        values = owner, lease, of_an_endpoint, limit, failing
+        return [read(Claim, row) for row in await conn.fetch(CLAIM, *values)]
 
 
 async def free_own(database: Database, owner: str) -> bool:
@@ -309,12 +332,12 @@ async def save_attempt(
         await conn.execute(HURRY_QUEUES, endpoint.endpoint_id, now)
 
 
-async def free_queue(conn: Connection, claim: Claim, *, due_at: datetime) -> None:
+async def free_queue(conn: Connection, claim: Claim, *, is_enabled: bool, due_at: datetime) -> None:
     """End the lease, and the queue where it is empty. The caller holds the queue."""
     if await conn.fetchval(IS_EMPTY, claim.endpoint_id, claim.subject):
         await conn.execute(DELETE_QUEUE, claim.endpoint_id, claim.subject)
     else:
-        await conn.execute(FREE_QUEUE, claim.endpoint_id, claim.subject, due_at)
+        await conn.execute(FREE_QUEUE, claim.endpoint_id, claim.subject, due_at, is_enabled)
 
 
 async def oldest_waiting(database: Database) -> datetime | None:
