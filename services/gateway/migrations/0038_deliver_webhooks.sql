@@ -3,7 +3,7 @@ SET LOCAL lock_timeout = '4s';
 -- Signing secrets follow from the nonces and from a secret of the gateway's environment: none is in here.
 CREATE TABLE webhook_endpoint (
     endpoint_id     text PRIMARY KEY,
-    number          bigint      GENERATED ALWAYS AS IDENTITY,
+    number          bigserial   NOT NULL,
     tenant          text        NOT NULL,
     name            text        NOT NULL,
     url             text        NOT NULL,
@@ -22,7 +22,7 @@ CREATE UNIQUE INDEX webhook_endpoint_of_tenant ON webhook_endpoint (tenant, numb
 
 CREATE TABLE webhook_delivery (
     delivery_id      text PRIMARY KEY,
-    number           bigint      GENERATED ALWAYS AS IDENTITY,
+    number           bigserial   NOT NULL,
     endpoint_id      text        NOT NULL REFERENCES webhook_endpoint ON DELETE CASCADE,
     event_id         text        NOT NULL,
     event_type       text        NOT NULL,
