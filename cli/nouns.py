@@ -11,6 +11,7 @@ NOUNS = {
     "jobs": "cli.commands.jobs",
     "models": "cli.commands.models",
     "deployments": "cli.commands.deployments",
+    "webhooks": "cli.commands.webhooks",
     "nodes": "cli.commands.nodes",
     "events": "cli.commands.events",
     "parked": "cli.commands.parked",

@@ -41,6 +41,7 @@ NAMES = frozenset(
         "eval.candidate.loaded",
         "gateway.accepted",
         "gateway.removed",
+        "webhook.sent",
         "provider.create.before",
         "provider.create.after",
         "provider.delete.after",

@@ -68,6 +68,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "BOOTSTRAP_TENANT": tenant,
             "BOOTSTRAP_API_KEY": api_key(state, tenant),
             "PASSWORD_SECRET": state.secret("kafka-users"),
+            "WEBHOOK_SECRET": state.secret("webhooks"),
             "REPLICA_KEYS_DIR": str(root / "replica-keys"),
         },
         "evaluator": {

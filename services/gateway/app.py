@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
 from types import ModuleType
 
 import httpx
@@ -32,9 +33,14 @@ from services.gateway.routes import (
     refusals,
     suites,
     uploads,
+    webhooks,
 )
 from services.gateway.settings import Settings
 from services.gateway.uses import Uses
+from services.gateway.webhooks import store as webhook_store
+from services.gateway.webhooks.decide import BackOff
+from services.gateway.webhooks.deliverer import Deliverer
+from services.gateway.webhooks.sender import Sender
 from shared.health import RETRY_AFTER
 from shared.log import configure_logging
 from shared.server import serve
@@ -50,6 +56,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     Results(service, settings.scratch_dir).register()
     uses = Uses(service)
     uses.register()
+    sender = _deliver_webhooks(service, settings)
     for query in store.PRUNED:
         service.prune(query, older_than=settings.timing.history_retention)
     service.on_start(lambda: _bootstrap(service, settings))
@@ -59,7 +66,7 @@ def build(settings: Settings | None = None) -> FastAPI:
         settings.scratch_dir.mkdir(parents=True, exist_ok=True)
         timeout = httpx.Timeout(settings.inference_timeout_seconds, connect=5.0)
         async with httpx.AsyncClient(timeout=timeout) as http, service.running():
-            app.state.gateway = Gateway(service, settings, http, uses)
+            app.state.gateway = Gateway(service, settings, http, uses, sender)
             yield
 
     app = api(lifespan)
@@ -108,6 +115,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         refusals,
         admin,
         kafka_users,
+        webhooks,
     ):
         app.include_router(each.router, prefix="/v1", tags=[_noun(each)])
     app.include_router(reference.router)
@@ -118,6 +126,27 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
 
 def _noun(routes: ModuleType) -> str:
     return routes.__name__.rpartition(".")[2]
+
+
+def _deliver_webhooks(service: Service, settings: Settings) -> Sender:
+    sender = Sender(
+        secret=settings.webhook_secret.get_secret_value(),
+        allow_http=settings.webhook_allow_http,
+        networks=settings.webhook_allowed_networks,
+        timeout_seconds=settings.webhook_timeout_seconds,
+    )
+    deliverer = Deliverer(
+        service,
+        sender,
+        owner=f"gateway-{settings.instance}",
+        timeout=timedelta(seconds=settings.webhook_timeout_seconds),
+        back_off=BackOff(shortest=timedelta(seconds=settings.webhook_retry_seconds)),
+        limit=settings.webhook_max_in_flight,
+    )
+    deliverer.register()
+    for query in webhook_store.PRUNED:
+        service.prune(query, older_than=settings.webhook_retention)
+    return sender
 
 
 async def _bootstrap(service: Service, settings: Settings) -> None:

@@ -22,6 +22,7 @@ from services.gateway.rates import InFlight, Rates
 from services.gateway.settings import Settings
 from services.gateway.usage import send
 from services.gateway.uses import Uses
+from services.gateway.webhooks.sender import Sender
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -39,11 +40,13 @@ class Gateway:
     settings: Settings
     http: httpx.AsyncClient
     uses: Uses
+    webhooks: Sender
     rates: Rates = field(default_factory=Rates)
     streams: InFlight = field(init=False)
     inference_requests: InFlight = field(init=False)
     transfers: InFlight = field(init=False)
     transfer_bytes: InFlight = field(init=False)
+    webhook_tests: InFlight = field(init=False)
     is_stopping: bool = False
     """Streams that would last end; their clients continue at another process."""
 
@@ -52,6 +55,7 @@ class Gateway:
         self.inference_requests = InFlight("inference_requests", self.settings.max_inference_requests)
         self.transfers = InFlight("transfers", self.settings.max_transfers)
         self.transfer_bytes = InFlight("transfer_bytes", self.settings.max_transfer_bytes)
+        self.webhook_tests = InFlight("webhook_tests", self.settings.webhook_max_in_flight)
 
     def stop(self) -> None:
         self.is_stopping = True

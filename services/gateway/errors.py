@@ -33,8 +33,7 @@ Answer = Callable[[Request, Any], "ApiError"]
 NOT_SERVED = re.compile(
     r"^/v1/(agents|assistants|audio|batches|chat/completions|chatkit|containers|content_provenance_checks"
     r"|conversations|decisions|embeddings|evals|fine_tuning/(alpha|checkpoints)|images|live|moderations|organization"
-    r"|projects|realtime|responses|safety|skills|threads|vaults|vector_stores|videos|webhook_endpoints"
-    r"|webhook_event_types)(/|$)"
+    r"|projects|realtime|responses|safety|skills|threads|vaults|vector_stores|videos)(/|$)"
 )
 """What OpenAI's API has and this one has not."""
 

@@ -26,6 +26,8 @@ from services.gateway.quotas import Quotas
 from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from services.gateway.usage import note_answer, send
+from services.gateway.webhooks import store as webhook_store
+from services.gateway.webhooks.events import event_of
 from shared.errors import ParentUnknown, Refused
 from shared.messaging.delivery import topic_named
 from shared.messaging.unit import Unit
@@ -61,6 +63,8 @@ async def project(event: Message, unit: Unit) -> None:
         await _add_dataset_answer(event, unit)
     if isinstance(event, AWAITED) and (command_id := _command_of(unit)):
         await tables.save_outcome(unit.conn, command_id, event)
+    if tenant and (webhook := event_of(event, event_id=envelope.id, time=envelope.time)):
+        await webhook_store.add(unit.conn, tenant, webhook, now=unit.now)
     await copies.copy_for_tenants(event, unit)
 
 

@@ -29,6 +29,8 @@ class Quotas(BaseModel):
     """Datasets that are not validated yet, those of jobs among them."""
     stored_bytes: Limit = 200 * GIB
     """Bytes of all files, each file counted for itself."""
+    webhook_endpoints: Limit = 20
+    """Endpoints that webhooks are sent to, those that are switched off among them."""
     streams: Limit = 50
     """Timelines that are followed at once, in each process of the gateway."""
     inference_requests: Limit = 100

@@ -1,8 +1,10 @@
 """Typed environment of the gateway."""
 
+from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from pydantic import SecretStr
+from pydantic import PositiveInt, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from services.gateway.quotas import Quotas
@@ -35,3 +37,17 @@ class Settings(ServiceSettings):
     """Quotas of tenants for which the operator decided nothing else; in JSON, `{"open_jobs": 50}`."""
     route_wait_seconds: float = 10.0
     """How long a chat request waits for the route of a model that is approved already, or has to be loaded again."""
+    webhook_secret: SecretStr
+    """Signing secrets of webhook endpoints follow from it; with another one all of them are others."""
+    webhook_allow_http: bool = False
+    """Whether webhooks are sent to endpoints without TLS, too."""
+    webhook_allowed_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks beside the public internet to which webhooks are sent; in JSON, `["10.1.0.0/16"]`."""
+    webhook_timeout_seconds: float = 10.0
+    """Limit of one attempt to deliver a webhook, from the look-up of the host to the status of the answer."""
+    webhook_retry_seconds: float = 5.0
+    """First pause after an attempt that failed; each is twice the one before, up to an hour."""
+    webhook_max_in_flight: PositiveInt = 32
+    """Webhooks that each process of the gateway sends at once."""
+    webhook_retention: timedelta = timedelta(days=30)
+    """Retention of deliveries, from when they were created."""

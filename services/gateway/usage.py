@@ -9,6 +9,7 @@ from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
 from services.gateway import store
 from services.gateway.quotas import QuotaExceeded, Quotas
+from services.gateway.webhooks import store as webhook_store
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
 
@@ -78,6 +79,7 @@ async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[st
         "open_jobs": await database.fetchval(store.COUNT_OPEN_JOBS, tenant, now - ANSWERED_WITHIN),
         "open_datasets": await database.fetchval(store.COUNT_OPEN_DATASETS, tenant),
         "stored_bytes": await database.fetchval(store.COUNT_BYTES, tenant),
+        "webhook_endpoints": await database.fetchval(webhook_store.COUNT_ENDPOINTS, tenant),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from schemas import layout
 from schemas.topics import SERVICES, TOPICS
 from services.checkpoint_watcher.settings import Settings as CheckpointWatcherSettings
+from services.gateway.settings import Settings as GatewaySettings
 from services.provisioner.settings import Settings as ProvisionerSettings
 from shared.settings import Timing
 
@@ -16,7 +17,7 @@ RENAMED = re.compile(r"ALTER TABLE ([a-z_]+) RENAME TO ([a-z_]+)")
 NAMES = re.compile(r"`([a-z_./-]+)`")
 DURATION = re.compile(r"([0-9]+) (day|hour|minute)s?")
 NAMED_DURATION = re.compile(r"`([A-Za-z_.]+)` \(([0-9]+) (day|hour|minute)s?")
-SETTINGS = (Timing, CheckpointWatcherSettings, ProvisionerSettings)
+SETTINGS = (Timing, CheckpointWatcherSettings, GatewaySettings, ProvisionerSettings)
 KEYS = (
     layout.blob(""),
     layout.dataset(""),

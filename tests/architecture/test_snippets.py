@@ -30,6 +30,7 @@ HOLDERS = {
     ("docs/guides/service.md", "markdown"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "python"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "sql"): "tests/integration/test_add_a_service.py",
+    ("docs/guides/webhooks.md", "python"): "tests/integration/test_gateway_webhooks.py",
 }
 """The test of the blocks of a page in a language. Commands and outputs have no language; the tests below read them."""
 OPTIONS = re.compile(r"--options '([^']+)'")

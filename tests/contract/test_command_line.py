@@ -53,6 +53,18 @@ FROZEN = {
         "cordon": "pool machine reason",
         "uncordon": "pool machine",
     },
+    "webhooks": {
+        "create": "url event name",
+        "event-types": "",
+        "list": "",
+        "test": "endpoint event",
+        "deliveries": "endpoint status",
+        "replay": "endpoint delivery",
+        "rotate": "endpoint end_old",
+        "enable": "endpoint",
+        "disable": "endpoint",
+        "delete": "endpoint",
+    },
     "events": {"tail": "topic from_start follow", "timeline": "job_id"},
     "parked": {
         "list": "service",

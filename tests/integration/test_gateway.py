@@ -17,6 +17,7 @@ from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
+from tests.integration.webhook_routes import LISTS_OF_WEBHOOKS, OF_WEBHOOKS, a_webhook
 
 __all__ = ["world"]
 
@@ -68,6 +69,7 @@ ELSE = [
     ("POST", "/uploads/{upload}/parts"),
     ("POST", "/uploads/{upload}/complete"),
     ("POST", "/uploads/{upload}/cancel"),
+    *OF_WEBHOOKS,
 ]
 LISTS = [
     "/fine_tuning/jobs",
@@ -79,6 +81,7 @@ LISTS = [
     "/datasets?after={dataset}",
     "/models",
     "/deployments",
+    *LISTS_OF_WEBHOOKS,
 ]
 READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
 
@@ -100,6 +103,7 @@ async def owned(world: World) -> dict[str, str]:
         "dataset": await world.a_dataset(),
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
+        **(await a_webhook(world)),
     }
 
 

@@ -50,6 +50,8 @@ ALLOWED = {
     "gateway.store.START_REMOVING": RUNNING,
     "gateway.store.TENANTS_ON_BASE": BY_HAND,
     "gateway.tables.WARN_JOBS_ON_BASE": QUEUE,
+    "gateway.webhooks.store.CLAIM": "from endpoint to endpoint by its index",
+    "gateway.webhooks.store.FREE_OWN": BY_HAND,
     "ingest.store.DELETABLE": QUEUE,
     "ingest.store.FIND_ANSWER_TOKENS": ONE,
     "ingest.store.LIST_SOURCES": FEW,
@@ -94,9 +96,11 @@ ALLOWED = {
     "tracker.store.NEWEST_STEPS": QUEUE,
 }
 
+MORE_STORES = {"gateway": ("webhooks.store",)}
+
 
 def modules_of(service: str) -> Iterator[ModuleType]:
-    for name in ("store", "readmodels", "tables", "queue_store"):
+    for name in ("store", "readmodels", "tables", "queue_store", *MORE_STORES.get(service, ())):
         if importlib.util.find_spec(f"services.{service}.{name}"):
             yield importlib.import_module(f"services.{service}.{name}")
 

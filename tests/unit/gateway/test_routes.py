@@ -14,8 +14,10 @@ PARAMETERS = {
     "dataset_id": "dataset",
     "file_id": "file",
     "upload_id": "upload",
+    "endpoint_id": "webhook_endpoint",
+    "delivery_id": "webhook_delivery",
 }
-SAME_FOR_ALL = {"/docs", "/suites"}
+SAME_FOR_ALL = {"/docs", "/suites", "/webhook_event_types"}
 OF_NO_THING = {"/quotas", "/refusals"}
 """Numbers of the caller, and its commands, which `test_gateway_commands.py` asks for as another tenant."""
 

@@ -1,0 +1,1 @@
+"""Webhooks: what tenants' endpoints are sent, signed as Standard Webhooks describes it."""
