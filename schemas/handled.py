@@ -95,6 +95,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentRolledBack",
             "CommandRefused",
         ),
+        "run.alerts": (
+            "AlertRaised",
+            "AlertCleared",
+        ),
         "cost.events": ("CostAccrued",),
         "access.events": (
             "TenantOpened",
@@ -347,6 +351,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DropParked",
         ),
         "job.events": (
+            "JobScheduled",
+            "JobStopping",
             "JobPaused",
             "JobRequeued",
             "JobStageCompleted",
@@ -358,7 +364,14 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "NodesProvisioned",
             "NodesReleased",
         ),
+        "training.events": (
+            "CheckpointWritten",
+            "TrainingStopped",
+            "TrainingCompleted",
+            "TrainingFailed",
+        ),
         "run.metrics": ("StepsRecorded",),
+        "checkpoint.events": ("CheckpointOverdue",),
     },
     "accounts": {
         "access.commands": (
