@@ -18,7 +18,7 @@ QUIET = 16
 SPIKE_DEVIATIONS = 5.0
 SPIKE_RISE = log(1.3)
 SMALLEST_NOISE = 0.01
-EXPLOSION_DEVIATIONS = 6.0
+EXPLOSION_DEVIATIONS = 4.5
 EXPLOSION_RISE = log(8.0)
 OVERFLOW_RISE = log(1_000.0)
 RUNAWAY_STEPS = 5
@@ -29,7 +29,7 @@ DIVERGENCE_DEVIATIONS = 2.5
 DIVERGENCE_STEPS = 12
 PLATEAU_FALL = 0.02
 """Share of its loss that a run is expected to lose over the newer half of its steps."""
-PLATEAU_ERRORS = 3.0
+PLATEAU_ERRORS = 2.5
 PLATEAU_BLOCKS = 16
 PLATEAU_UNTIL = 0.8
 """Share of the run after which a flat curve is how runs end."""

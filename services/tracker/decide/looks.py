@@ -10,15 +10,16 @@ from services.tracker.decide.robust import median
 from services.tracker.decide.signals import Signals
 
 SHORTEST_STALL = timedelta(seconds=40)
-STALL_STEPS = 8
+STALL_STEPS = 5
 """Usual times of a step that pass without one."""
-STALL_GAPS = 2
+STALL_GAPS = 1.5
 """Longest times without a step so far, as those of checkpoints and validations are."""
 FIRST_VALIDATION = timedelta(minutes=15)
 """Time that the first validation may take, of which none is known yet."""
 ENOUGH_STEPS = 20
 ENOUGH_TIME = timedelta(seconds=60)
-"""A speed is known from so many steps over so long."""
+ENOUGH_SHARE = 0.05
+"""A speed is known from so many steps over so long, when so much of the run is done."""
 BACK_TO_PLAN = Decimal("0.95")
 AN_HOUR = timedelta(hours=1)
 
@@ -84,7 +85,9 @@ def _cost(spending: Spending, time: timedelta) -> Decimal:
 
 def _remaining(signals: Signals, share_done: float | None) -> timedelta | None:
     """Return how long the rest takes; None where the speed or the end is not known."""
-    if signals.began is None or signals.time is None or not share_done or signals.num_steps < ENOUGH_STEPS:
+    if signals.began is None or signals.time is None or signals.num_steps < ENOUGH_STEPS:
+        return None
+    if share_done is None or share_done < ENOUGH_SHARE:
         return None
     trained, epochs = signals.time - signals.began, signals.epoch - signals.began_epoch
     if trained < ENOUGH_TIME or epochs <= 0:

@@ -21,7 +21,7 @@ LOW_SPEED = 0.5
 """Share of the attempt's own usual tokens per second."""
 ENOUGH_SPEED = 0.6
 SLOW_FOR = timedelta(seconds=30)
-NEWEST = 8
+SLOW_STEPS = 8
 
 
 def memory_leak(signals: Signals) -> Reading | None:
@@ -51,16 +51,20 @@ def low_utilization(signals: Signals, step: StepMetrics) -> Reading | None:
     """Look whether a GPU has been idle for most of some time, or the run is much slower than it usually was."""
     if not signals.is_warm or len(signals.speeds) < LEVEL:
         return None
-    speed, use = median(signals.speeds[-NEWEST:]), median(signals.uses[-NEWEST:])
-    has_use = step.mfu is not None and step.device_utilization is not None  # a CPU is shared
+    speed, use = step.tokens_per_second, step.device_utilization
+    has_use = step.mfu is not None and use is not None  # a CPU is shared
     is_low = speed < LOW_SPEED * signals.usual_speed or (has_use and use < LOW_USE)
-    is_enough = speed >= ENOUGH_SPEED * signals.usual_speed and (not has_use or use >= ENOUGH_USE)
-    message = f"{speed:,.0f} tokens per second, usually {signals.usual_speed:,.0f}"
-    message += f"; devices in use {use:.0%} of the time" if has_use else ""
+    signals.slow_steps = signals.slow_steps + 1 if is_low else 0
     signals.slow_since = (signals.slow_since or step.time) if is_low else None
-    if signals.slow_since is not None and step.time - signals.slow_since >= SLOW_FOR:
-        return Reading(AlertRule.LOW_UTILIZATION, True, message, speed, LOW_SPEED * signals.usual_speed)
-    return Reading(AlertRule.LOW_UTILIZATION, False, message) if is_enough else None
+    latest, usage = median(signals.speeds), median(signals.uses)
+    message = f"{latest:,.0f} tokens per second, usually {signals.usual_speed:,.0f}"
+    message += f"; devices in use {usage:.0%} of the time" if has_use else ""
+    since = step.time - signals.slow_since if signals.slow_since is not None else timedelta(0)
+    if signals.slow_steps >= SLOW_STEPS and since >= SLOW_FOR:
+        limit = LOW_SPEED * signals.usual_speed
+        return Reading(AlertRule.LOW_UTILIZATION, True, message, latest, limit)
+    is_enough = latest >= ENOUGH_SPEED * signals.usual_speed and (not has_use or usage >= ENOUGH_USE)
+    return Reading(AlertRule.LOW_UTILIZATION, False, message) if is_enough and not is_low else None
 
 
 def _gib(size: int) -> str:

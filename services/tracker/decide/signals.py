@@ -7,7 +7,7 @@ from math import exp, isfinite, log
 from typing import TypeVar
 
 from schemas.training import StepMetrics
-from services.tracker.decide.robust import median
+from services.tracker.decide.robust import median, midmean
 
 T = TypeVar("T")
 
@@ -81,6 +81,8 @@ class Signals:
     usual_speed: float = 0.0
     uses: list[float] = field(default_factory=list)
     slow_since: datetime | None = None
+    """When the step before the first slow one in a row ended."""
+    slow_steps: int = 0
     validations: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     """Step and validation loss, by the name of the number."""
     checkpoint_step: int = -1
@@ -142,7 +144,7 @@ def _add_to_blocks(signals: Signals) -> None:
     signals.block.append(signals.losses[-1])
     if len(signals.block) < signals.block_steps:
         return
-    signals.levels.append(median(signals.block))
+    signals.levels.append(midmean(signals.block))
     signals.block.clear()
     if len(signals.levels) == LOSS_BLOCKS:
         pairs = zip(signals.levels[::2], signals.levels[1::2], strict=True)
