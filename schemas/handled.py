@@ -206,6 +206,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentReady",
             "DeploymentFailed",
         ),
+        "run.alerts": ("AlertRaised",),
     },
     "provisioner": {
         "node.commands": (
