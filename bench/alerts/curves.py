@@ -3,7 +3,7 @@
 import gzip
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi
 
@@ -138,11 +138,12 @@ def _gradients(draw: random.Random, count: int) -> list[float]:
 def _rates(draw: random.Random, count: int) -> list[float]:
     schedule, warm_up, peak = draw.choice(("cosine", "linear", "constant")), 0.03 * count, 2e-4
     shares = [step / count for step in range(count)]
-    fading = {
+    by_name: dict[str, Callable[[float], float]] = {
         "cosine": lambda share: (1 + cos(pi * share)) / 2,
         "linear": lambda share: 1 - share,
         "constant": lambda share: 1.0,
-    }[schedule]
+    }
+    fading = by_name[schedule]
     return [peak * min(1.0, (step + 1) / warm_up) * fading(share) for step, share in enumerate(shares)]
 
 

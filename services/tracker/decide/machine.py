@@ -51,19 +51,20 @@ def low_utilization(signals: Signals, step: StepMetrics) -> Reading | None:
     """Look whether a GPU has been idle for most of some time, or the run is much slower than it usually was."""
     if not signals.is_warm or len(signals.speeds) < LEVEL:
         return None
-    speed, use = step.tokens_per_second, step.device_utilization
-    has_use = step.mfu is not None and use is not None  # a CPU is shared
-    is_low = speed < LOW_SPEED * signals.usual_speed or (has_use and use < LOW_USE)
+    speed = step.tokens_per_second
+    use = None if step.mfu is None else step.device_utilization  # a CPU is shared
+    is_idle = use is not None and use < LOW_USE
+    is_low = speed < LOW_SPEED * signals.usual_speed or is_idle
     signals.slow_steps = signals.slow_steps + 1 if is_low else 0
     signals.slow_since = (signals.slow_since or step.time) if is_low else None
     latest, usage = median(signals.speeds), median(signals.uses)
     message = f"{latest:,.0f} tokens per second, usually {signals.usual_speed:,.0f}"
-    message += f"; devices in use {usage:.0%} of the time" if has_use else ""
+    message += f"; devices in use {usage:.0%} of the time" if use is not None else ""
     since = step.time - signals.slow_since if signals.slow_since is not None else timedelta(0)
     if signals.slow_steps >= SLOW_STEPS and since >= SLOW_FOR:
         limit = LOW_SPEED * signals.usual_speed
         return Reading(AlertRule.LOW_UTILIZATION, True, message, latest, limit)
-    is_enough = latest >= ENOUGH_SPEED * signals.usual_speed and (not has_use or usage >= ENOUGH_USE)
+    is_enough = latest >= ENOUGH_SPEED * signals.usual_speed and (use is None or usage >= ENOUGH_USE)
     return Reading(AlertRule.LOW_UTILIZATION, False, message) if is_enough and not is_low else None
 
 
