@@ -18,6 +18,7 @@ from services.gateway.responses import ErrorBody
 from services.gateway.results import Results
 from services.gateway.routes import (
     admin,
+    alerts,
     chat,
     checkpoints,
     datasets,
@@ -106,6 +107,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         datasets,
         suites,
         refusals,
+        alerts,
         admin,
         kafka_users,
     ):
