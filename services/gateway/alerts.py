@@ -43,7 +43,6 @@ LIST_ALERTS = """
        AND ($4::boolean IS NULL OR (cleared_at IS NULL) = $4)
      ORDER BY number DESC LIMIT $5"""
 HAS_ALERT = "SELECT EXISTS (SELECT FROM alert WHERE tenant = $1 AND number = $2)"
-COUNT_OPEN = "SELECT count(*) FROM alert WHERE tenant = $1 AND cleared_at IS NULL"
 
 
 async def list_alerts(
@@ -56,10 +55,6 @@ async def list_alerts(
 
 async def has_alert(database: Database, tenant: str, number: int | None) -> bool:
     return bool(await database.fetchval(HAS_ALERT, tenant, number))
-
-
-async def count_open(database: Database, tenant: str) -> int:
-    return int(await database.fetchval(COUNT_OPEN, tenant))
 
 
 def representation(row: AlertRow) -> Alert:

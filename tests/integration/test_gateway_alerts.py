@@ -5,6 +5,7 @@ import pytest
 from schemas.alert import AlertCleared, AlertRule
 from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import World, until, world
+from tests.integration.page_world import logged_in
 
 __all__ = ["world"]
 
@@ -90,3 +91,17 @@ async def test_a_job_says_what_its_alerts_do(world: World):
         "POST", "/fine_tuning/jobs", json=body | {"retune": {"alerts": {"divergence": "shout"}}}
     )
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "retune.alerts.divergence")
+
+
+async def test_a_person_sees_it_on_the_pages_of_now_of_the_job_and_of_alerts(world: World):
+    job = await world.a_running_job()
+    await raise_alert(world, job)
+    async with logged_in(world) as person:
+        now, alerts, of_job = [
+            (await person.get(path)).text for path in ("/", f"/alerts?job={job}", f"/jobs/{job}")
+        ]
+    for page in (now, alerts):
+        assert f'href="/jobs/{job}/timeline"' in page
+    for page in (now, alerts, of_job):
+        assert "loss spike" in page
+        assert "loss 9.5, usually 2" in page

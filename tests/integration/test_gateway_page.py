@@ -23,7 +23,7 @@ OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
     *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
-    *("/models", "/models/{version}", "/deployments"),
+    *("/models", "/models/{version}", "/deployments", "/alerts"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -296,6 +296,7 @@ class TestTenantsAreApart:
                 f"/jobs?q={shown.running}",
                 "/models",
                 "/deployments",
+                "/alerts",
             ):
                 answer = await client.get(path)
                 assert answer.status_code == 200
