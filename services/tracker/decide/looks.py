@@ -41,7 +41,7 @@ def silence_allowed(signals: Signals, *, validates: bool) -> timedelta:
     validates: whether the whole validation file is measured while it trains, which records no step.
     """
     usual = timedelta(seconds=median(signals.gaps)) if signals.gaps else timedelta(0)
-    longest = timedelta(seconds=max(signals.longest_gap, *signals.gaps, 0.0))
+    longest = timedelta(seconds=signals.longest_gap)
     shortest = FIRST_VALIDATION if validates and not signals.validations else SHORTEST_STALL
     return max(shortest, STALL_STEPS * usual, STALL_GAPS * longest)
 

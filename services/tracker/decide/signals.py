@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import exp, isfinite, log
 from typing import TypeVar
 
@@ -57,7 +57,7 @@ class Signals:
     gaps: list[float] = field(default_factory=list)
     """Seconds between steps."""
     longest_gap: float = 0.0
-    """Longest time in seconds without news, over the attempt."""
+    """Longest time between two steps of the attempt, in seconds; when they were heard makes no difference."""
     spikes: list[bool] = field(default_factory=list)
     """Which of the newest losses are outliers."""
     explosions: list[bool] = field(default_factory=list)
@@ -126,10 +126,9 @@ def add(signals: Signals, step: StepMetrics) -> None:
 def pass_to(signals: Signals, step: StepMetrics, *, now: datetime) -> None:
     """Note that a step is there, whatever its numbers."""
     if signals.time is not None:
-        _append(signals.gaps, max(0.0, (step.time - signals.time).total_seconds()), WINDOW)
-    if signals.heard_at is not None:
-        silence = (now - signals.heard_at) / timedelta(seconds=1)
-        signals.longest_gap = max(signals.longest_gap, silence)
+        gap = max(0.0, (step.time - signals.time).total_seconds())
+        signals.longest_gap = max(signals.longest_gap, gap)
+        _append(signals.gaps, gap, WINDOW)
     if signals.began is None:
         signals.began, signals.began_epoch = step.time, step.epoch
     signals.step, signals.time, signals.heard_at, signals.epoch = step.step, step.time, now, step.epoch

@@ -278,6 +278,12 @@ class TestStall:
         once = [a_step(step, time=NOON + timedelta(seconds=step + 60 * (step > 9))) for step in range(1, 20)]
         assert self.at(seen_of(once).watch, 85).events == ()
 
+    def test_that_the_steps_of_an_hour_were_heard_late_makes_no_longer_wait(self):
+        """Kafka or the tracker was away."""
+        early = seen_of(curve(50, falling)).watch
+        late = alerts.on_steps(early, [a_step(51, loss=1.7)], [], now=NOON + timedelta(hours=1)).watch
+        assert what(self.at(late, 41)) == [("AlertRaised", "stall", 51)]
+
     def test_is_none_while_the_first_validation_may_run(self):
         watch = Watch("ftjob-1", 1, "acme", Plan(validates=True))
         assert self.at(seen_of(curve(50, falling), watch).watch, 600).events == ()
