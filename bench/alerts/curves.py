@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi
+from pathlib import Path
 
-from bench.alerts.record import RECORDED
-
+RECORDED = Path(__file__).with_name("recorded.json.gz")
 FAMILIES = ("lora", "full", "dpo", "cpt")
 LEAST_FALL = 0.04
 """A simulated curve without a fault loses at least this share of its loss over the newer half, up to 80 % of it."""

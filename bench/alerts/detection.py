@@ -48,9 +48,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a case showed."""
+    """What a case showed. The curve is not kept: they are large."""
 
-    case: Case
+    name: str
+    family: str
+    fault: str | None
+    seconds_per_step: float
     raised: tuple[tuple[str, float], ...]
     """Rules, each with its time in seconds."""
     onset_seconds: float
@@ -62,12 +65,12 @@ class Outcome:
         """Recorded runs count once: as they are, and not with each fault again."""
         if not self.clean_seconds:
             return []
-        return [rule for rule, at in self.raised if self.case.fault is None or at < self.onset_seconds]
+        return [rule for rule, at in self.raised if self.fault is None or at < self.onset_seconds]
 
     @property
     def delay(self) -> float | None:
         """Seconds from the fault to its alert; None where it was not found."""
-        return self._first(lambda rule: rule == self.case.fault)
+        return self._first(lambda rule: rule == self.fault)
 
     @property
     def first_delay(self) -> float | None:
@@ -164,7 +167,15 @@ class _Simulation:
         onset = self._seconds(self._ends[min(self.case.onset, len(self._ends) - 1)])
         if self.case.fault == "stall":
             self._wait()
-        return Outcome(self.case, tuple(self._raised), onset, self._clean_seconds())
+        return Outcome(
+            name=curve.name,
+            family=curve.family,
+            fault=self.case.fault,
+            seconds_per_step=sum(curve.seconds) / len(curve),
+            raised=tuple(self._raised),
+            onset_seconds=onset,
+            clean_seconds=self._clean_seconds(),
+        )
 
     def _clean_seconds(self) -> float:
         curve = self.case.curve
@@ -235,8 +246,8 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     hours = sum(each.clean_seconds for each in outcomes) / 3600
     by_fault = defaultdict(list)
     for each in outcomes:
-        if each.case.fault is not None:
-            by_fault[each.case.fault].append(each)
+        if each.fault is not None:
+            by_fault[each.fault].append(each)
     delays = {fault: [each.delay for each in of] for fault, of in by_fault.items()}
     found = {fault: [delay for delay in of if delay is not None] for fault, of in delays.items()}
     firsts = {
@@ -246,8 +257,8 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     planted = sum(map(len, delays.values()))
     return {
         "curves": len(outcomes),
-        "curves_without_a_fault": sum(each.case.fault is None for each in outcomes),
-        "recorded_curves": sum(each.case.curve.family == "recorded" for each in outcomes),
+        "curves_without_a_fault": sum(each.fault is None for each in outcomes),
+        "recorded_curves": sum(each.family == "recorded" for each in outcomes),
         "recall": round(sum(map(len, found.values())) / planted, 4),
         "clean_job_hours": round(hours),
         "false_alarms": sum(false_alarms.values()),
@@ -261,16 +272,11 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
                 "delay_seconds_p95": _at(found[fault], 0.95),
                 "within_60_seconds": sum(delay <= 60 for delay in found[fault]),
                 "any_alert_seconds_median": _at(firsts[fault], 0.5),
-                "seconds_per_step_median": _at([_pace(each) for each in by_fault[fault]], 0.5),
+                "seconds_per_step_median": _at([each.seconds_per_step for each in by_fault[fault]], 0.5),
             }
             for fault in by_fault
         },
     }
-
-
-def _pace(outcome: Outcome) -> float:
-    seconds = outcome.case.curve.seconds
-    return sum(seconds) / len(seconds)
 
 
 def _at(values: list[float], share: float) -> float | None:
@@ -281,9 +287,9 @@ def _lines(results: dict[str, Any], outcomes: list[Outcome]) -> Iterator[str]:
     for name, value in results.items():
         yield f"{name}: {value}"
     for each in outcomes:
-        missed = each.case.fault is not None and each.delay is None
+        missed = each.fault is not None and each.delay is None
         if missed or each.false_alarms:
-            yield f"{each.case.curve.name}: fault {each.case.fault}, missed {missed}, false {each.false_alarms}"
+            yield f"{each.name}: fault {each.fault}, missed {missed}, false {each.false_alarms}"
 
 
 if __name__ == "__main__":

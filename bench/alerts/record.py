@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from bench import report
+from bench.alerts.curves import RECORDED
 from schemas.specification import CheckpointSpec, LoraSpec, Method, Recipe
 from services.trainer_agent.protocol import Stepped
 from tests.tiny_model import build_tiny_model
@@ -33,7 +34,6 @@ from tests.training.jobs import (
     write_preferences,
 )
 
-RECORDED = Path(__file__).with_name("recorded.json.gz")
 SEED = 20_261_127
 NUM_WINDOWS = 640
 NUM_PAIRS = 480
