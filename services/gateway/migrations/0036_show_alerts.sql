@@ -1,7 +1,7 @@
 -- 0036_show_alerts.sql: alerts about attempts, as they were raised and cleared
 SET LOCAL lock_timeout = '4s';
 CREATE TABLE alert (
-    number        bigint GENERATED ALWAYS AS IDENTITY,
+    number        bigserial        NOT NULL,
     job_id        text             NOT NULL,
     attempt       int              NOT NULL,
     rule          text             NOT NULL,
@@ -17,5 +17,6 @@ CREATE TABLE alert (
     PRIMARY KEY (job_id, attempt, rule, episode)
 );
 CREATE UNIQUE INDEX alert_of_tenant ON alert (tenant, number);
-CREATE INDEX alert_open ON alert (tenant, number) WHERE cleared_at IS NULL;
+CREATE INDEX alert_open_of_tenant ON alert (tenant, number) WHERE cleared_at IS NULL;
+CREATE INDEX alert_open_of_job ON alert (job_id, number) WHERE cleared_at IS NULL;
 CREATE INDEX alert_age ON alert (raised_at);
