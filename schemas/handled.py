@@ -97,6 +97,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentRolledBack",
             "CommandRefused",
         ),
+        "run.alerts": (
+            "AlertRaised",
+            "AlertCleared",
+        ),
         "cost.events": ("CostAccrued",),
         "access.events": (
             "TenantOpened",
@@ -204,6 +208,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentReady",
             "DeploymentFailed",
         ),
+        "run.alerts": ("AlertRaised",),
     },
     "provisioner": {
         "node.commands": (
@@ -354,6 +359,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DropParked",
         ),
         "job.events": (
+            "JobScheduled",
+            "JobStopping",
             "JobPaused",
             "JobRequeued",
             "JobStageCompleted",
@@ -365,7 +372,14 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "NodesProvisioned",
             "NodesReleased",
         ),
+        "training.events": (
+            "CheckpointWritten",
+            "TrainingStopped",
+            "TrainingCompleted",
+            "TrainingFailed",
+        ),
         "run.metrics": ("StepsRecorded",),
+        "checkpoint.events": ("CheckpointOverdue",),
     },
     "accounts": {
         "access.commands": (

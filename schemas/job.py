@@ -357,8 +357,8 @@ class JobFailed(JobFact):
 class JobCancelled(JobFact):
     """The job ended because somebody asked for it."""
 
-    reason: Literal["user", "budget"]
-    """Who asked for it: a person, or the job's budget."""
+    reason: Literal["user", "budget", "alert"]
+    """Who asked for it: a person, the job's budget, or an alert that the job is to end at."""
     artifact: Artifact | None
     """The newest verified bundle, kept as a `dev` version; None if there is none."""
     last_step: Step = 0

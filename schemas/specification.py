@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from schemas.alert import AlertsSpec
 from schemas.base import (
     CapacityType,
     DeviceKind,
@@ -450,8 +451,15 @@ class JobSpec(Spec):
     """Words of the submitter's own; nothing follows from them."""
     allow_ungated: bool = False
     """Train although a required check of the gate has nothing to ask, so that the model cannot pass yet."""
+    alerts: AlertsSpec | None = None
+    """What each alert does. None: it notifies."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """Limit in US dollars; recorded with the job."""
+
+    @property
+    def alert_actions(self) -> AlertsSpec:
+        """What each alert does, by default where the job does not say it."""
+        return self.alerts or AlertsSpec()
 
     @property
     def by_stage(self) -> "tuple[JobSpec, ...]":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from schemas import (
     access,
+    alert,
     checkpoint,
     cost,
     dataset,
@@ -54,7 +55,7 @@ class Topic:
     @property
     def is_event_stream(self) -> bool:
         """Whether it carries facts of aggregates, numbered by `ce_sequence`."""
-        return self.name.endswith(".events")
+        return self.name.endswith((".events", ".alerts"))
 
     @property
     def is_commands(self) -> bool:
@@ -263,6 +264,7 @@ DEPLOYMENT_EVENTS = Topic(
         CommandRefused,
     ),
 )
+RUN_ALERTS = Topic("run.alerts", ("tracker",), (alert.AlertRaised, alert.AlertCleared))
 COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
 ACCESS_EVENTS = Topic(
     "access.events",
@@ -305,6 +307,7 @@ TOPICS: tuple[Topic, ...] = (
     EVAL_EVENTS,
     MODEL_EVENTS,
     DEPLOYMENT_EVENTS,
+    RUN_ALERTS,
     COST_EVENTS,
     ACCESS_EVENTS,
     TENANT_EVENTS,

@@ -61,7 +61,7 @@ def in_short(job: Job) -> str:
 def details(job: Job) -> str:
     """What is measured of a job that trains, beside its loss: of its answers a line, and one of how the step went."""
     step = job["retune"].get("newest_step")
-    lines = (_measured(job), of_step(step) if step else [])
+    lines = (_measured(job), of_step(step) if step else [], alerts(job))
     return "\n".join(filter(None, (" · ".join(filter(None, line)) for line in lines)))
 
 
@@ -113,7 +113,13 @@ def _counted(progress: dict[str, Any]) -> str:
 
 
 def line(job: Job) -> str:
-    return f"{state_of(job)}: {doing(job)}" if doing(job) else state_of(job)
+    what = f"{state_of(job)}: {doing(job)}" if doing(job) else state_of(job)
+    return "; ".join((what, *alerts(job)))
+
+
+def alerts(job: Job) -> list[str]:
+    """What looks wrong with the present attempt."""
+    return [f"alert {alert['rule']}: {alert['message']}" for alert in job["retune"].get("alerts", ())]
 
 
 def mark(job: Job) -> tuple[object, ...]:
@@ -122,7 +128,8 @@ def mark(job: Job) -> tuple[object, ...]:
     progress = ours["progress"] or {}
     tenth = progress["done"] * LINES_OF_AN_ACTIVITY // progress["total"] if progress.get("total") else 0
     where = tuple(progress.get(name) for name in ("activity", "part", "side"))
-    return state_of(job), place(job), ours["waiting_for"], where, tenth
+    rules = tuple(alert["rule"] for alert in ours.get("alerts", ()))
+    return state_of(job), place(job), ours["waiting_for"], where, tenth, rules
 
 
 def ending(job: Job) -> str:

@@ -19,6 +19,7 @@ from services.gateway.responses import ErrorBody
 from services.gateway.results import Results
 from services.gateway.routes import (
     admin,
+    alerts,
     chat,
     checkpoints,
     datasets,
@@ -113,6 +114,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         datasets,
         suites,
         refusals,
+        alerts,
         admin,
         kafka_users,
         webhooks,

@@ -211,6 +211,7 @@ def job_command(
         holdout=_optional(inputs, extensions.holdout_file, "retune.holdout_file"),
         suffix=request.suffix or "",
         auto_deploy=extensions.auto_deploy,
+        alerts=extensions.alerts,
         allow_ungated=extensions.allow_ungated,
         tier=tier,
         metadata=request.metadata or {},

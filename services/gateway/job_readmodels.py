@@ -93,6 +93,7 @@ VERSION_OF_TENANT = """
         (SELECT string_agg(concat_ws('.', job_id, xmin), ' ' ORDER BY job_id) FROM job
           WHERE tenant = $1 AND state = ANY ($2)),
         (SELECT max(finished_at) FROM job WHERE tenant = $1),
+        (SELECT concat_ws('.', count(*), max(number)) FROM alert WHERE tenant = $1 AND cleared_at IS NULL),
         (SELECT string_agg(xmin::text, ' ' ORDER BY slot) FROM route WHERE tenant = $1),
         (SELECT string_agg(xmin::text, ' ' ORDER BY name) FROM pool))"""
 COUNT_NEWER_JOBS = f"""

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from schemas.alert import AlertRule
 from schemas.artifacts import ResumeCertificate
 from schemas.base import Count, FailureClass, StartFrom, Step
 from schemas.evaluation import CheckName, Criterion
@@ -111,6 +112,14 @@ class Stage(Answer):
     num_steps: Count | None
 
 
+class OpenAlert(Answer):
+    """What looks wrong with the present attempt; `/v1/alerts` has those that have passed too."""
+
+    rule: AlertRule
+    message: str
+    raised_at: Time
+
+
 class JobExtensions(Answer):
     state: JobState
     attempt: Count
@@ -121,6 +130,7 @@ class JobExtensions(Answer):
     waiting_for: str
     queue: Queue | None
     warnings: tuple[JobWarning, ...]
+    alerts: tuple[OpenAlert, ...]
     num_steps: Count | None
     last_step: Step
     progress: Progress | None

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from schemas.alert import AlertRule
 from schemas.artifacts import DatasetCounts, DatasetFiles, ResumeCertificate
 from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, StartFrom, Value
 from schemas.capabilities import BaseCapabilities
@@ -187,6 +188,12 @@ class Step(Row):
     """What was measured after it, where the recipe names it."""
 
 
+class OpenAlert(Row):
+    rule: AlertRule
+    message: str
+    raised_at: datetime
+
+
 class Job(Row):
     job_id: str
     tenant: str
@@ -228,6 +235,7 @@ class Job(Row):
     evaluation: JobVerdict | None
     newest_steps: tuple[Step, ...] = ()
     """While it trains; the newest first."""
+    alerts: tuple[OpenAlert, ...] = ()
     version: str = ""
     """Another one after every write of its row."""
 

@@ -7,11 +7,24 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
-from schemas import access, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
+from schemas import (
+    access,
+    alert,
+    checkpoint,
+    cost,
+    dataset,
+    deployment,
+    evaluation,
+    job,
+    model,
+    node,
+    training,
+)
 from schemas.base import Message
 from schemas.envelope import Envelope
 from services.gateway.model import JsonObject, SubmittedStage
 from services.gateway.tables import (
+    ALERT,
     BASE,
     CHECKPOINT,
     DATASET,
@@ -21,6 +34,7 @@ from services.gateway.tables import (
     KAFKA_USER,
     NEW_VERSION,
     POOL,
+    RAISED_ALERT,
     REPLICA,
     ROUTE,
     RUNNING_EVALUATION,
@@ -193,6 +207,10 @@ PROJECTIONS: dict[type[Message], Projection] = {
     checkpoint.CheckpointVerified: _bundle(state="verified"),
     checkpoint.CheckpointCorrupt: _bundle(state="corrupt"),
     checkpoint.CheckpointExpired: _bundle(state="expired"),
+    alert.AlertRaised: into(
+        ALERT, "step", "value", "message", raised_at=sent_at, limit_value=field_of("limit")
+    ),
+    alert.AlertCleared: into(RAISED_ALERT, cleared_at=sent_at, cleared_by=field_of("message")),
     evaluation.BenchmarkRegistered: into(
         SUITE,
         *("digest", "rows"),

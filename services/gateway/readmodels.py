@@ -42,6 +42,9 @@ JOB_COLUMNS = f"""
        FROM evaluation
       WHERE evaluation.job_id = job.job_id AND (job.model_id IS NULL OR evaluation.model_id = job.model_id)
       ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation,
+    (SELECT coalesce(jsonb_agg(jsonb_build_object('rule', rule, 'message', message, 'raised_at', raised_at)
+                               ORDER BY number), '[]')
+       FROM alert WHERE alert.job_id = job.job_id AND cleared_at IS NULL) AS alerts,
     (SELECT coalesce(jsonb_agg(to_jsonb(newest) ORDER BY newest.step DESC), '[]')
        FROM (SELECT step, attempt, metrics, validation FROM step
               WHERE step.job_id = job.job_id AND job.state IN ('running', 'stopping')

@@ -246,6 +246,10 @@ def _status_of_stage(row: model.Job, number: int) -> Literal["waiting", "present
     return "trained" if number < present else "waiting"
 
 
+def _open_alert(row: model.OpenAlert) -> job_responses.OpenAlert:
+    return job_responses.OpenAlert(rule=row.rule, message=row.message, raised_at=unix(row.raised_at))
+
+
 def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensions:
     entry = row.queue_entry if row.state == "queued" else None
     return job_responses.JobExtensions(
@@ -256,6 +260,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         waiting_for=entry.waiting_for if entry else row.waiting_for,
         queue=entry and _queue(entry),
         warnings=row.warnings,
+        alerts=tuple(map(_open_alert, row.alerts)),
         num_steps=row.num_steps,
         last_step=row.last_step,
         progress=_progress(row),

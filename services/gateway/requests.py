@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
+from schemas.alert import AlertsSpec
 from schemas.base import LABEL, Share, Spec
 from schemas.gate import GateSpec
 from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
@@ -76,6 +77,7 @@ class Extensions(Spec):
     safety_mix: SafetyMixChoice | None = None
     later_stages: Annotated[tuple[StageChoice, ...], Field(max_length=7)] = ()
     """What a job trains after its own files, one stage after the other, before the gate sees the last one."""
+    alerts: AlertsSpec | None = None
     auto_deploy: bool = True
     allow_ungated: bool = False
     """Train although the gate has nothing to ask in a check that it requires."""

@@ -205,6 +205,9 @@ PRUNE_ENDED = """
 PRUNE_REFUSALS = """
     DELETE FROM refusal WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM refusal WHERE refused_at < now() - $1::interval LIMIT $2))"""
+PRUNE_ALERTS = """
+    DELETE FROM alert WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM alert WHERE raised_at < now() - $1::interval LIMIT $2))"""
 PRUNE_OUTCOMES = """
     DELETE FROM outcome WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM outcome WHERE saved_at < now() - $1::interval LIMIT $2))"""

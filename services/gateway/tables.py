@@ -140,6 +140,8 @@ CHECKPOINT = Table(
         "state": "CASE WHEN EXCLUDED.state = 'written' THEN checkpoint.state ELSE EXCLUDED.state END",
     },
 )
+ALERT = Table("alert", ("job_id", "attempt", "rule", "episode"), once=("tenant", "raised_at"))
+RAISED_ALERT = Table("alert", ("job_id", "attempt", "rule", "episode"), is_inserted=False)
 DATASET = Table(
     "dataset",
     ("dataset_id",),

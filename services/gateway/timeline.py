@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
+from schemas import alert, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
 from schemas.base import CommandRefused, Message
 
 BundleFact = (
@@ -138,6 +138,8 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     checkpoint.CheckpointCorrupt: lambda e: ("error", f"checkpoint corrupt: {_bundle(e)}: {e.message}"),
     checkpoint.CheckpointExpired: lambda e: ("info", f"checkpoint deleted by retention: {_bundle(e)}"),
     checkpoint.CheckpointOverdue: lambda e: ("warn", f"no checkpoint since step {e.last_step}"),
+    alert.AlertRaised: lambda e: ("warn", f"alert {e.rule.value}: {e.message}"),
+    alert.AlertCleared: lambda e: ("info", f"alert {e.rule.value} cleared: {e.message}"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
     evaluation.EvalCheckCompleted: lambda e: (
         "info" if e.result.outcome in ("passed", "not_requested") else "warn",

@@ -196,6 +196,8 @@ class Stop:
     """Class of the failure, with reason `failure`."""
     pause_reason: PauseReason | None = None
     """Reason of the pause, with reason `pause`."""
+    by_alert: bool = False
+    """Whether an alert ends the job, with reason `cancel`."""
 
 
 @dataclass(frozen=True)

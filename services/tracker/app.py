@@ -10,6 +10,7 @@ def build(settings: Settings | None = None) -> Service:
     service = Service("tracker", settings)
     handlers.register(service)
     service.prune(store.PRUNE_STEPS, older_than=settings.timing.history_retention)
+    service.prune(store.PRUNE_WATCHES, older_than=settings.timing.history_retention)
     return service
 
 

@@ -1,17 +1,34 @@
-"""Steps into the time series, node-seconds into the costs."""
+"""Steps into the time series, node-seconds into the costs, what looks wrong into alerts."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import get_args
 
+from schemas.base import FailureClass
+from schemas.checkpoint import CheckpointOverdue
+from schemas.job import JobScheduled, JobStopping
 from schemas.node import NodesProvisioned, NodesReleased
-from schemas.training import StepsRecorded
-from services.tracker import decide, gauges, store
-from services.tracker.decide import AttemptEnded
+from schemas.topics import RUN_METRICS
+from schemas.training import (
+    AttemptMessage,
+    CheckpointWritten,
+    StepsRecorded,
+    TrainingCompleted,
+    TrainingFailed,
+    TrainingStopped,
+)
+from services.tracker import gauges, store
+from services.tracker.decide import alerts, cost
+from services.tracker.decide.alerts import Seen, Watch
+from services.tracker.decide.cost import AttemptEnded
 from shared.errors import Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
 
 MEASURE_EVERY = timedelta(seconds=5)
+LOOK_EVERY = timedelta(seconds=5)
+LOOKS_TOGETHER = 100
+"""Attempts that are looked at in one transaction."""
 
 
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
@@ -20,9 +37,12 @@ async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
     if event.tenant != tenant:
         raise Rejected(f"{event.job_id} is of tenant {tenant}, found {event.tenant}")
     await store.save_steps(unit.conn, event.job_id, event.tenant, event.attempt, event.steps)
+    watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
+    await _save(watch, alerts.on_steps(watch, event.steps, event.validations, now=unit.now), unit)
 
 
 async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
+    began_at = min((node.allocated_at for node in event.nodes), default=unit.now)
     await store.save_held(
         unit.conn,
         event.job_id,
@@ -30,7 +50,11 @@ async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
         event.tenant,
         pool=event.pool,
         capacity_type=event.capacity_type,
-        began_at=min((node.allocated_at for node in event.nodes), default=unit.now),
+        began_at=began_at,
+    )
+    price = sum((node.price_per_hour for node in event.nodes), Decimal(0))
+    await store.save_price(
+        unit.conn, event.job_id, event.attempt, event.tenant, price_per_hour=price, began_at=began_at
     )
     await unit.release(store.name_of(event.job_id, event.attempt))
 
@@ -38,9 +62,9 @@ async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
 async def nodes_released(event: NodesReleased, unit: Unit) -> None:
     if not event.nodes:
         return  # an attempt that held nothing costs nothing
-    seconds = decide.node_seconds(event.nodes, until=unit.now)
-    cost = decide.cost_of(event.nodes, until=unit.now)
-    await store.save_cost(unit.conn, event, node_seconds=seconds, cost=cost, until=unit.now)
+    seconds = cost.node_seconds(event.nodes, until=unit.now)
+    total = cost.cost_of(event.nodes, until=unit.now)
+    await store.save_cost(unit.conn, event, node_seconds=seconds, cost=total, until=unit.now)
     await _emit_charge(event.job_id, event.attempt, unit)
 
 
@@ -48,9 +72,10 @@ async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
     """Save how an attempt ended by the first such fact: a job may be cancelled long after its last attempt."""
     if not event.attempt:
         return  # none has begun
-    ending = decide.ending_of(event)
+    ending = cost.ending_of(event)
     if await store.save_ending(unit.conn, event.job_id, event.attempt, event.tenant, ending):
         await _emit_charge(event.job_id, event.attempt, unit)
+    await _end_watch(event.job_id, event.attempt, event.tenant, unit)
 
 
 async def _emit_charge(job_id: str, attempt: int, unit: Unit) -> None:
@@ -64,15 +89,91 @@ async def measure_running(unit: Unit) -> None:
     gauges.show(await store.list_newest_steps(unit.conn))
 
 
+async def job_scheduled(event: JobScheduled, unit: Unit) -> None:
+    await store.save_plan(unit.conn, event.job_id, event.attempt, event.tenant, alerts.plan_of(event.spec))
+
+
+async def checkpoint_written(event: CheckpointWritten, unit: Unit) -> None:
+    watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
+    await _save(watch, alerts.on_checkpoint(watch, event.bundle.step, event.metrics), unit)
+
+
+async def checkpoint_overdue(event: CheckpointOverdue, unit: Unit) -> None:
+    watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
+    await _save(watch, alerts.on_checkpoint_overdue(watch, event.last_step, event.last_written_at), unit)
+
+
+async def training_failed(event: TrainingFailed, unit: Unit) -> None:
+    if event.failure_class is not FailureClass.NUMERIC:
+        await training_over(event, unit)
+        return
+    watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
+    await _save(watch, alerts.on_numeric_failure(watch, event.message), unit)
+
+
+async def training_over(event: AttemptMessage | JobStopping, unit: Unit) -> None:
+    await _end_watch(event.job_id, event.attempt, event.tenant, unit)
+
+
+async def _end_watch(job_id: str, attempt: int, tenant: str, unit: Unit) -> None:
+    watch = await store.lock_watch(unit.conn, job_id, attempt, tenant)
+    await _save(watch, alerts.on_end(watch, f"attempt {attempt} ends"), unit)
+
+
+async def _save(watch: Watch, seen: Seen, unit: Unit) -> None:
+    """Save and emit what a message changed; most that come again change nothing."""
+    if seen.watch != watch:
+        await _save_seen(seen, unit)
+
+
+async def _save_seen(seen: Seen, unit: Unit) -> None:
+    look_at = alerts.next_look(seen.watch, now=unit.now)
+    await store.save_watch(unit.conn, seen.watch, look_at=look_at)
+    await unit.emit(*seen.events)
+
+
+async def look_at_attempts(unit: Unit, *, listening_since: datetime) -> bool:
+    """Look at attempts that are due; return whether there may be more."""
+    watches = await store.lock_due_watches(unit.conn, now=unit.now, at_most=LOOKS_TOGETHER)
+    for watch in watches:
+        spending = None
+        if watch.plan.alerts.expected_cost is not None:
+            spending = await store.find_spending(unit.conn, watch.job_id, watch.attempt)
+        await _save_seen(alerts.look(watch, spending, now=unit.now, listening_since=listening_since), unit)
+    return len(watches) == LOOKS_TOGETHER
+
+
+async def _look(service: Service) -> None:
+    """Look at what is due once all that was written before is read: what is late may only be unread."""
+    async with service.unit() as unit:
+        if not await store.is_look_due(unit.conn, now=unit.now):
+            return
+    await service.caught_up(RUN_METRICS.name)
+    more = True
+    while more:
+        async with service.unit() as unit:
+            more = await look_at_attempts(unit, listening_since=service.listening_since())
+
+
 def register(service: Service) -> None:
     service.on(StepsRecorded, steps_recorded)
     service.on(NodesProvisioned, nodes_provisioned)
     service.on(NodesReleased, nodes_released)
     for fact in get_args(AttemptEnded):
         service.on(fact, attempt_ended)
+    service.on(JobScheduled, job_scheduled)
+    service.on(CheckpointWritten, checkpoint_written)
+    service.on(CheckpointOverdue, checkpoint_overdue)
+    service.on(TrainingFailed, training_failed)
+    for end in (JobStopping, TrainingStopped, TrainingCompleted):
+        service.on(end, training_over)
 
     async def measure() -> None:
         async with service.unit() as unit:
             await measure_running(unit)
 
+    async def look() -> None:
+        await _look(service)
+
     service.every(MEASURE_EVERY, measure)
+    service.every(LOOK_EVERY, look)

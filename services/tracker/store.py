@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
+from pydantic_core import to_jsonable_python
+
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
-from services.tracker.decide import Ending
+from services.tracker.decide.alerts import Plan, Watch
+from services.tracker.decide.cost import Ending
+from services.tracker.decide.looks import Spending
 from services.tracker.gauges import RunningStep
 from shared.errors import ParentUnknown
 from shared.postgres.database import Connection
@@ -52,6 +56,31 @@ FIND_CHARGE = """
 TOTALS = """
     SELECT sum(cost) AS total, coalesce(sum(cost) FILTER (WHERE is_charged), 0) AS charged_total
       FROM cost WHERE job_id = $1 AND is_ended AND until IS NOT NULL"""
+
+WATCH = Columns("job_id, attempt, tenant, plan, signals, is_over")
+LOCK_WATCH = f"SELECT {WATCH.selected} FROM watch WHERE job_id = $1 AND attempt = $2 FOR UPDATE"
+ADD_WATCH = "INSERT INTO watch (job_id, attempt, tenant) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+SAVE_WATCH = """
+    UPDATE watch SET signals = $3, is_over = $4, look_at = $5, changed_at = now()
+     WHERE job_id = $1 AND attempt = $2"""
+SAVE_PLAN = """
+    INSERT INTO watch (job_id, attempt, tenant, plan) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET plan = $4"""
+SAVE_PRICE = """
+    INSERT INTO watch (job_id, attempt, tenant, price_per_hour, began_at) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET price_per_hour = $4, began_at = $5"""
+IS_LOOK_DUE = "SELECT EXISTS (SELECT FROM watch WHERE NOT is_over AND look_at <= $1)"
+# Two processes never look at the same attempt: the other one's are passed over.
+LOCK_DUE = f"""
+    SELECT {WATCH.selected} FROM watch WHERE NOT is_over AND look_at <= $1
+     ORDER BY job_id, attempt LIMIT $2 FOR UPDATE SKIP LOCKED"""
+SPENDING = """
+    SELECT price_per_hour, began_at,
+           (SELECT coalesce(sum(cost), 0) FROM cost WHERE job_id = $1 AND attempt <> $2) AS before
+      FROM watch WHERE job_id = $1 AND attempt = $2 AND began_at IS NOT NULL"""
+PRUNE_WATCHES = """
+    DELETE FROM watch WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM watch WHERE is_over AND changed_at < now() - $1::interval LIMIT $2))"""
 
 
 def name_of(job_id: str, attempt: int) -> str:
@@ -126,3 +155,43 @@ async def find_charge(conn: Connection, job_id: str, attempt: int) -> CostAccrue
     totals = await conn.fetchrow(TOTALS, job_id)
     assert totals is not None, "an aggregate has one row"
     return read(CostAccrued, row, **totals)
+
+
+async def lock_watch(conn: Connection, job_id: str, attempt: int, tenant: str) -> Watch:
+    """Return what is known of the attempt, which no other process changes until the commit."""
+    row = await conn.fetchrow(LOCK_WATCH, job_id, attempt)
+    if row is None:
+        await conn.execute(ADD_WATCH, job_id, attempt, tenant)
+        row = await conn.fetchrow(LOCK_WATCH, job_id, attempt)
+    assert row is not None, "the row was added"
+    return read(Watch, row)
+
+
+async def save_watch(conn: Connection, watch: Watch, *, look_at: datetime | None) -> None:
+    signals = to_jsonable_python(watch.signals)
+    await conn.execute(SAVE_WATCH, watch.job_id, watch.attempt, signals, watch.is_over, look_at)
+
+
+async def save_plan(conn: Connection, job_id: str, attempt: int, tenant: str, plan: Plan) -> None:
+    await conn.execute(SAVE_PLAN, job_id, attempt, tenant, to_jsonable_python(plan))
+
+
+async def save_price(
+    conn: Connection, job_id: str, attempt: int, tenant: str, *, price_per_hour: Decimal, began_at: datetime
+) -> None:
+    """Note what the attempt's nodes cost together."""
+    await conn.execute(SAVE_PRICE, job_id, attempt, tenant, price_per_hour, began_at)
+
+
+async def is_look_due(conn: Connection, *, now: datetime) -> bool:
+    return bool(await conn.fetchval(IS_LOOK_DUE, now))
+
+
+async def lock_due_watches(conn: Connection, *, now: datetime, at_most: int) -> list[Watch]:
+    return [read(Watch, row) for row in await conn.fetch(LOCK_DUE, now, at_most)]
+
+
+async def find_spending(conn: Connection, job_id: str, attempt: int) -> Spending | None:
+    """Return what the job has cost and what the attempt costs; None where its nodes are not known."""
+    row = await conn.fetchrow(SPENDING, job_id, attempt)
+    return None if row is None else read(Spending, row)

@@ -12,7 +12,7 @@ from tests.architecture.source import ROOT
 
 HEADINGS = ["## How it works", "## Invariants", "## How it fails"]
 ROWS = ["listens to", "emits", "owns"]
-NAME = re.compile(r"`((?:[a-z_]+)\.(?:events|commands|directives|reports|metrics))`")
+NAME = re.compile(r"`((?:[a-z_]+)\.(?:events|alerts|commands|directives|reports|metrics))`")
 MESSAGE = re.compile(r"\b(?:[A-Z][a-z0-9]+){2,}\b")
 MESSAGES = {message.type for topic in TOPICS for message in topic.messages}
 EVERYBODYS = {PARKED_COMMANDS, *PARKED_TOPICS.values()}

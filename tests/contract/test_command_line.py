@@ -30,6 +30,7 @@ FROZEN = {
         "metrics": "job_id",
         "logs": "job_id attempt node follow",
     },
+    "alerts": "job is_open limit",
     "models": {
         "register-base": "name source training_template",
         "register-artifact": "job_id tenant",

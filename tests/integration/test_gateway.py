@@ -16,6 +16,7 @@ from schemas.job import CancelJob, JobCancelled, JobFailed
 from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
+from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
 from tests.integration.webhook_routes import LISTS_OF_WEBHOOKS, OF_WEBHOOKS, a_webhook
 
@@ -82,6 +83,7 @@ LISTS = [
     "/models",
     "/deployments",
     *LISTS_OF_WEBHOOKS,
+    "/alerts?limit=100",
 ]
 READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
 
@@ -92,6 +94,7 @@ async def owned(world: World) -> dict[str, str]:
     version = await world.a_version()
     await world.serve(version)
     job = await world.a_running_job()
+    await raise_alert(world, job)
     await world.objects.put_bytes(layout.log(job, 1, 0, 0), b"secret line\n")
     eval_id = version.job_id.replace("ftjob", "eval")
     await world.objects.put_bytes(layout.evaluation(eval_id, layout.EVALUATION_LOG), b"secret line\n")
@@ -275,6 +278,7 @@ class TestPages:
             "/fine_tuning/jobs?after=ftjob-none",
             "/files?after=file-none",
             "/refusals?after=refusal-999999999",
+            "/alerts?after=alert-999999999",
             "/refusals?after=x",
             "/models?after=ft:none",
             "/fine_tuning/jobs/{job}/events?after=ftevent-999999999",

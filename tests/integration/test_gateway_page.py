@@ -37,6 +37,7 @@ PAGES = (
         "/models",
         "/models/{version}",
         "/deployments",
+        "/alerts",
         "/jobs/new",
         "/jobs/new?from={running}",
         "/datasets",
@@ -306,6 +307,7 @@ class TestTenantsAreApart:
                 f"/jobs?q={shown.running}",
                 "/models",
                 "/deployments",
+                "/alerts",
             ):
                 answer = await client.get(path)
                 assert answer.status_code == 200

@@ -93,6 +93,8 @@ ALLOWED = {
     "messaging.tasks.FREE_OWN": BY_HAND,
     "messaging.waiting.HEADS": "once a second all that wait, to find the first of each aggregate",
     "messaging.waiting.TAKE_RELEASED": QUEUE,
+    "tracker.store.IS_LOOK_DUE": QUEUE,
+    "tracker.store.LOCK_DUE": QUEUE,
     "tracker.store.NEWEST_STEPS": QUEUE,
 }
 

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
+from schemas.alert import AlertRule, AlertsSpec
 from schemas.artifacts import DatasetFiles
 from schemas.base import BundleRef, CapacityType, CommandRefused, Message, StartFrom
 from schemas.dataset import DatasetReady, DatasetRejected
@@ -68,11 +69,15 @@ class Play:
         self.voice, self.heard = voice, heard
         mark = uuid4().hex[:8]
         self.job, self.dataset, self.pool = f"ftjob-{mark}", f"ds-{mark}", f"pool-{mark}"
+        self.alerts: AlertsSpec | None = None
         self.base = f"base-{mark}"  # a name that no other test registers with files of its own
 
     def submission(self, *, job_id: str = "", recipe: Recipe | None = None) -> SubmitJob:
         spec = a_job_spec(
-            base_model=self.base, recipe=recipe or Recipe(), resources=Resources(pool=self.pool)
+            base_model=self.base,
+            recipe=recipe or Recipe(),
+            resources=Resources(pool=self.pool),
+            alerts=self.alerts,
         )
         return SubmitJob(job_id=job_id or self.job, tenant=TENANT, dataset_id=self.dataset, spec=spec)
 
@@ -431,3 +436,16 @@ async def test_killed_it_comes_back_and_continues(play: Play, scheduler: Stack):
     await play.say("checkpoint_watcher", incoming.verified())
     await scheduler.wait_healthy("scheduler")
     await play.until(*SUBMITTED, "JobRunning", "JobEvaluating")
+
+
+@pytest.mark.parametrize(("action", "end"), [("pause", "JobPaused"), ("stop", "JobCancelled")])
+async def test_an_alert_does_what_the_job_asks(play: Play, action: str, end: str):
+    play.alerts = AlertsSpec(divergence=action)
+    await play.running()
+    await play.say("tracker", incoming.alert(AlertRule.LOSS_SPIKE), incoming.alert())
+    stopping = await play.until(*SUBMITTED, "JobRunning", "JobStopping")
+    assert stopping.message == "alert divergence: loss 9, at its best 2"
+    await play.say("trainer_agent", incoming.stopped())
+    await play.say("provisioner", incoming.released())
+    ended = await play.until(*SUBMITTED, "JobRunning", "JobStopping", end)
+    assert ended.reason == "alert"

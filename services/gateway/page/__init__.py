@@ -1,6 +1,6 @@
 """The web page of the platform: HTML of what the JSON routes answer, for people who log in with an API key."""
 
-from services.gateway.page import compare, datasets, gates, job, jobs, login, models, new_job, now
+from services.gateway.page import alerts, compare, datasets, gates, job, jobs, login, models, new_job, now
 
 ROUTERS = (
     login.router,
@@ -12,4 +12,5 @@ ROUTERS = (
     models.router,
     datasets.router,
     compare.router,
+    alerts.router,
 )

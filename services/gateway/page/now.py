@@ -9,11 +9,12 @@ from starlette.exceptions import HTTPException
 
 from schemas.lifecycle import JobState
 from services.gateway import job_readmodels, readmodels
+from services.gateway.alerts import AlertFilter, list_alerts
 from services.gateway.deps import Context, Gateway
 from services.gateway.job_readmodels import JobFilter
 from services.gateway.page import problems, render, search, sessions, streams
 from services.gateway.page.sessions import Visitor
-from services.gateway.page.views import job_view, route_view
+from services.gateway.page.views import alert_view, job_view, route_view
 
 router = APIRouter()
 
@@ -22,6 +23,7 @@ RUNNING = (JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING, JobState.
 ROWS = 20
 ENDED = 8
 DEPLOYED = 8
+ALERTS = 8
 
 
 @router.get("/")
@@ -50,7 +52,10 @@ async def _shown(visitor: Visitor, context: Gateway) -> dict[str, Any]:
     counts = await job_readmodels.count_jobs(database, tenant, JobFilter())
     waiting = await job_readmodels.list_waiting(database, tenant, WAITING, limit=ROWS)
     ended = await listed((*search.GROUPS["succeeded"], *search.GROUPS["failed"]), ENDED, "ended")
+    are_open = AlertFilter(is_open=True)
+    open_alerts = await list_alerts(database, tenant, are_open, before=None, limit=ALERTS)
     return {
+        "alerts": [alert_view(row) for row in open_alerts],
         "waiting": [job_view(row, now=present) for row in waiting],
         "num_waiting": sum(counts.get(state, 0) for state in WAITING),
         "running": await listed(RUNNING, ROWS),

@@ -8,7 +8,8 @@ from statistics import quantiles
 from typing import Literal
 
 from schemas.lifecycle import TERMINAL, JobState
-from services.gateway import job_responses, model, representations, responses
+from services.gateway import alerts, job_responses, model, representations, responses
+from services.gateway.alerts import AlertRow
 from services.gateway.page import formats
 
 Tone = Literal["idle", "active", "good", "warn", "bad"]
@@ -277,6 +278,19 @@ def route_view(row: model.Route) -> RouteView:
     unknown = Badge(row.state, "idle", "ring")
     answer = representations.deployment(row)
     return RouteView(row.slot, ROUTES.get(row.state, unknown), row.reason, answer, row.updated_at)
+
+
+@dataclass(frozen=True)
+class AlertView:
+    badge: Badge
+    rule: str
+    answer: responses.Alert
+    raised_at: datetime
+
+
+def alert_view(row: AlertRow) -> AlertView:
+    badge = Badge("open", "warn", "bolt") if row.cleared_at is None else Badge("passed", "idle", "check")
+    return AlertView(badge, row.rule.value.replace("_", " "), alerts.representation(row), row.raised_at)
 
 
 def _what_cancel_does(row: model.Job) -> str:

@@ -152,9 +152,9 @@ def cancel(stored_job: Job | None, command: CancelJob, view: View) -> Decision:
     job = _not_over(_own(stored_job, command), command)
     reason = StopReason.BUDGET if command.reason == "budget" else StopReason.CANCEL
     if job.state not in ATTEMPT_OPEN:
-        return ending.cancelled(job, by_budget=reason is StopReason.BUDGET)
+        return ending.cancelled(job, command.reason)
     deadline = view.now + timedelta(seconds=job.grace_seconds)
-    return _stop(job, Stop(reason, view.now, deadline, f"cancelled ({command.reason})"), view)
+    return stop_attempt(job, Stop(reason, view.now, deadline, f"cancelled ({command.reason})"), view)
 
 
 def pause(stored_job: Job | None, command: PauseJob, view: View) -> Decision:
@@ -166,7 +166,12 @@ def pause(stored_job: Job | None, command: PauseJob, view: View) -> Decision:
     deadline = view.now + timedelta(seconds=job.grace_seconds)
     message = f"paused ({command.reason})"
     stop = Stop(StopReason.PAUSE, view.now, deadline, message, pause_reason=command.reason)
-    return _stop(job, stop, view)
+    return stop_attempt(job, stop, view)
+
+
+def stop_attempt(job: Job, stop: Stop, view: View) -> Decision:
+    decision = strengthen(job, stop) if job.state is JobState.STOPPING else ask_to_stop(job, stop, view)
+    return follow(decision, view)
 
 
 def resume(stored_job: Job | None, command: ResumeJob, view: View) -> Decision:
@@ -260,11 +265,6 @@ def _not_over(job: Job, command: JobMessage, *too_late: JobState) -> Job:
     if job.state in TERMINAL | set(too_late):
         raise Refused("too_late", f"{command.type}: job {job.id} is {job.state} already", param="job_id")
     return job
-
-
-def _stop(job: Job, stop: Stop, view: View) -> Decision:
-    decision = strengthen(job, stop) if job.state is JobState.STOPPING else ask_to_stop(job, stop, view)
-    return follow(decision, view)
 
 
 def _job_submitted(job: Job) -> JobSubmitted:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from schemas.base import BundleRef, FailureClass
 from schemas.job import Artifact, JobCancelled, JobPaused, JobRequeued, PauseReason, StopReason
@@ -44,9 +44,9 @@ def over(job: Job, view: View) -> Decision | None:
         return None
     match stop.reason:
         case StopReason.CANCEL:
-            return cancelled(job, by_budget=False)
+            return cancelled(job, "alert" if stop.by_alert else "user")
         case StopReason.BUDGET:
-            return cancelled(job, by_budget=True)
+            return cancelled(job, "budget")
         case StopReason.PAUSE:
             return paused(job, stop.pause_reason or PauseReason.USER)
         case StopReason.PREEMPT:
@@ -60,7 +60,7 @@ def paused(job: Job, reason: PauseReason) -> Decision:
     return Decision(job.to(JobState.PAUSED), (fact,))
 
 
-def cancelled(job: Job, *, by_budget: bool) -> Decision:
+def cancelled(job: Job, reason: Literal["user", "budget", "alert"]) -> Decision:
     """The newest verified bundle of its own is kept as a `dev` version, which nobody asked to have served."""
     newest = job.resume if job.resume and job.resume.job_id is None else None
     fields = artifact_fields(job, newest) if newest else _fields_of_stage_before(job)
@@ -68,7 +68,7 @@ def cancelled(job: Job, *, by_budget: bool) -> Decision:
     fact = JobCancelled(
         job_id=job.id,
         tenant=job.tenant,
-        reason="budget" if by_budget else "user",
+        reason=reason,
         artifact=kept,
         last_step=_last_step(job),
         attempt=job.attempt,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from schemas.alert import AlertRaised
 from schemas.base import BestBundle, BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.deployment import DeploymentFailed, DeploymentReady
@@ -32,6 +33,7 @@ from schemas.training import (
     TrainingStarted,
     TrainingStopped,
 )
+from services.scheduler.decide.alert import on_alert_raised
 from services.scheduler.decide.attempt import (
     infra_stop,
     last_second,
@@ -313,6 +315,7 @@ ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
     ModelRegistered: on_model_registered,
     ModelPromoted: on_model_promoted,
     PromotionRefused: on_promotion_refused,
+    AlertRaised: on_alert_raised,
 }
 """Facts that name their job and concern it alone."""
 

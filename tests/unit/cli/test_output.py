@@ -1,6 +1,7 @@
 """What is printed: for people a table or a sentence, with --json the platform's own answer, and nothing else."""
 
 import json
+import time
 from collections.abc import Callable
 
 import httpx
@@ -118,7 +119,26 @@ EVENTS = [
     {"id": "e-1", "created_at": 0, "type": "message", "level": "info", "message": "job accepted"},
 ]
 
+ALERT = {
+    "id": "alert-7",
+    "created_at": 0,
+    "cleared_at": None,
+    "job_id": "ftjob-1",
+    "rule": "loss_spike",
+    "step": 103,
+    "action": "pause",
+    "message": "loss 5, usually 2",
+}
+
 TABLES = {
+    ("alerts", "--open"): (
+        {"GET /alerts": paged(ALERT)},
+        [ALERT],
+        [
+            "since until rule job step action what",
+            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(0))} loss_spike ftjob-1 103 pause loss 5, usually 2",
+        ],
+    ),
     ("jobs", "list"): (
         {"GET /fine_tuning/jobs": paged(JOB)},
         [JOB],

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from cli.commands import jobs
 from cli.commands.bar import Bar
-from cli.commands.watch import details, doing, in_short, line, state_of
+from cli.commands.watch import details, doing, in_short, line, mark, state_of
 from tests.unit.cli.commandline import CommandLine, lines
 
 NAME = "ft:tiny:acme:docs:1f2e3d4c"
@@ -351,3 +351,11 @@ def test_show_has_the_reasons_of_what_the_recipe_left_open(retune):
     retune.answers["GET /fine_tuning/jobs/ftjob-1"] = job
     code, out, _ = retune.run("jobs", "show", "ftjob-1")
     assert (code, '"num_epochs": "1: the dataset has 10,000 rows"' in out) == (0, True)
+
+
+def test_an_alert_is_part_of_the_line_and_of_the_details():
+    job = a_job("running", 10, 40)
+    job["retune"]["alerts"] = [{"rule": "stall", "message": "no step for 60 s"}]
+    assert line(job) == "running: step 10 of 40; alert stall: no step for 60 s"
+    assert details(job) == "alert stall: no step for 60 s"
+    assert mark(job) != mark(a_job("running", 10, 40))

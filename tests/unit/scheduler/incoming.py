@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+from schemas.alert import AlertRaised, AlertRule
 from schemas.base import BestBundle, BundleRef, CapacityType, FailureClass
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
@@ -46,6 +47,10 @@ def cancel(reason: Any = "user") -> CancelJob:
 
 def pause(reason: PauseReason = PauseReason.USER) -> PauseJob:
     return PauseJob(**JOB, reason=reason)
+
+
+def alert(rule: AlertRule = AlertRule.DIVERGENCE, *, attempt: int = 1) -> AlertRaised:
+    return AlertRaised(**JOB, attempt=attempt, rule=rule, episode=1, step=40, message="loss 9, at its best 2")
 
 
 def resume() -> ResumeJob:

@@ -245,10 +245,7 @@ class TestContinue:
         ended = replace(self.go_on(self.FAILED).job, id="ftjob-3", state=JobState.CANCELLED)
         ask = self.ASK.model_copy(update={"job_id": "ftjob-3"})
         assert commands.continued(ended, ask).resume.job_id == "ftjob-1"
-        assert (
-            ending.cancelled(replace(ended, state=JobState.QUEUED), by_budget=False).events[0].artifact
-            is None
-        )
+        assert ending.cancelled(replace(ended, state=JobState.QUEUED), "user").events[0].artifact is None
 
     @pytest.mark.parametrize(
         ("changes", "code"),

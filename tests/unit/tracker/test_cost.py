@@ -6,7 +6,7 @@ import pytest
 from schemas.base import FailureClass
 from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
 from schemas.node import AllocatedNode
-from services.tracker.decide import Ending, cost_of, ending_of, node_seconds
+from services.tracker.decide.cost import Ending, cost_of, ending_of, node_seconds
 from tests.builders import TENANT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

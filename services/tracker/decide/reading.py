@@ -1,0 +1,16 @@
+"""What a rule says of an attempt at one moment."""
+
+from dataclasses import dataclass
+
+from schemas.alert import AlertRule
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Whether something is wrong, or has passed. A rule that can say neither returns none."""
+
+    rule: AlertRule
+    is_wrong: bool
+    message: str
+    value: float | None = None
+    limit: float | None = None
