@@ -18,7 +18,7 @@ from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
-from tests.integration.webhook_routes import LISTS_OF_WEBHOOKS, OF_WEBHOOKS, a_webhook
+from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_webhook
 
 __all__ = ["world"]
 
@@ -30,61 +30,6 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 A_LARGE_FILE = {"filename": "rows.jsonl", "purpose": "fine-tune", "bytes": 10, "mime_type": "text/jsonl"}
 
-OF_A_JOB = [
-    ("GET", "/fine_tuning/jobs/{job}"),
-    ("POST", "/fine_tuning/jobs/{job}/cancel"),
-    ("POST", "/fine_tuning/jobs/{job}/pause"),
-    ("POST", "/fine_tuning/jobs/{job}/resume"),
-    ("POST", "/fine_tuning/jobs/{job}/retry"),
-    ("GET", "/fine_tuning/jobs/{job}/events"),
-    ("GET", "/fine_tuning/jobs/{job}/events?stream=true"),
-    ("GET", "/fine_tuning/jobs/{job}/checkpoints"),
-    ("POST", "/fine_tuning/jobs/{job}/checkpoints/{checkpoint}/register"),
-    ("GET", "/fine_tuning/jobs/{job}/logs"),
-    ("GET", "/fine_tuning/jobs/{job}/metrics"),
-    ("GET", "/fine-tuning/jobs/{job}"),
-    ("POST", "/fine-tuning/jobs/{job}/cancel"),
-]
-ELSE = [
-    ("GET", "/models/{model}"),
-    ("GET", "/models/{model}/lineage"),
-    ("GET", "/models/{model}/evaluation"),
-    ("GET", "/models/{model}/evaluation/items"),
-    ("GET", "/models/{model}/evaluation/log"),
-    ("POST", "/models/{model}/deploy"),
-    ("POST", "/models/{model}/evaluate"),
-    ("POST", "/models/{model}/promote"),
-    ("POST", "/models/{model}/archive"),
-    ("DELETE", "/models/{model}"),
-    ("GET", "/models/{version}"),
-    ("POST", "/models/{version}/deploy"),
-    ("GET", "/deployments/{model}"),
-    ("POST", "/deployments/{model}/rollback"),
-    ("DELETE", "/deployments/{model}"),
-    ("GET", "/datasets/{dataset}"),
-    ("GET", "/datasets/{dataset}/report"),
-    ("DELETE", "/datasets/{dataset}"),
-    ("GET", "/files/{file}"),
-    ("GET", "/files/{file}/content"),
-    ("DELETE", "/files/{file}"),
-    ("POST", "/uploads/{upload}/parts"),
-    ("POST", "/uploads/{upload}/complete"),
-    ("POST", "/uploads/{upload}/cancel"),
-    *OF_WEBHOOKS,
-]
-LISTS = [
-    "/fine_tuning/jobs",
-    "/fine_tuning/jobs?after={job}",
-    "/fine_tuning/jobs?limit=100",
-    "/files",
-    "/files?after={file}",
-    "/datasets",
-    "/datasets?after={dataset}",
-    "/models",
-    "/deployments",
-    *LISTS_OF_WEBHOOKS,
-    "/alerts?limit=100",
-]
 READS = [(method, path) for method, path in OF_A_JOB + ELSE if method == "GET"]
 
 

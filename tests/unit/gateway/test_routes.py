@@ -5,7 +5,7 @@ import pkgutil
 import re
 
 from services.gateway import routes
-from tests.integration.test_gateway import ELSE, LISTS, OF_A_JOB
+from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB
 
 PARAMETERS = {
     "job_id": "job",
