@@ -18,7 +18,7 @@ DETACHED = (
     "services.trainer_agent.runner",
     "services.trainer_agent.training.main",
     "services.evaluator.scoring",
-    "vllm.entrypoints",
+    "serving_controller.clients.server",
 )
 """What the services start, by a word of its command line, in the order in which a job needs it."""
 
