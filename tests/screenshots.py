@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deploy.local.stack import Stack
 from tests import browser
+from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import opened
 from tests.integration.page_world import Shown, add_many_jobs, add_steps, populate
 
@@ -37,6 +38,7 @@ def addresses(shown: Shown) -> dict[str, str]:
         "model": f"/models/{shown.served.model_id}",
         "deployments": "/deployments",
         "gate": f"/models/{shown.model.model_id}/gate",
+        "alerts": "/alerts",
         "not-found": "/jobs/ftjob-nobody",
     }
 
@@ -51,6 +53,7 @@ async def take(folder: Path) -> None:
             shown = await populate(world)
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
+            await raise_alert(world, shown.running)
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:
