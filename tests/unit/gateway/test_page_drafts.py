@@ -124,12 +124,12 @@ def test_what_is_copied_makes_the_same_job(values: dict[str, str], monkeypatch: 
     request = drafts.request_of(values)
     expected, body = spec_of(request), drafts.as_asked(request)
     assert spec_of(CreateJob.model_validate(body)) == expected
-    for found in (
+    for copied in (
         body_of_command(snippets.as_command(body), monkeypatch),
         body_of_curl(snippets.as_curl(body)),
         body_of_python(snippets.as_python(body), monkeypatch),
     ):
-        assert spec_of(CreateJob.model_validate(found)) == expected
+        assert spec_of(CreateJob.model_validate(copied)) == expected
 
 
 @pytest.mark.parametrize("values", CASES)
@@ -217,9 +217,9 @@ def test_a_refusal_is_at_the_nearest_field(param: str | None, field: str):
 
 def test_methods_that_the_base_or_the_file_refuses_have_the_reason():
     base = capabilities(refused_methods={Method.LORA: "its layers take no adapter"}, converts_names=True)
-    found = drafts.refused_methods(base, None)
-    assert {method for method, why_not in found.items() if why_not} == {"lora", "qlora"}
-    assert found[Method.LORA] == found[Method.QLORA] == "its layers take no adapter"
+    reasons = drafts.refused_methods(base, None)
+    assert {method for method, why_not in reasons.items() if why_not} == {"lora", "qlora"}
+    assert reasons[Method.LORA] == reasons[Method.QLORA] == "its layers take no adapter"
     chats = a_file("file-a").model_copy(update={"format": "chat"})
     refused = {method for method, why_not in drafts.refused_methods(None, chats).items() if why_not}
     assert refused == {"dpo", "cpt"}
