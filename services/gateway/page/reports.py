@@ -1,4 +1,4 @@
-"""What was found in the rows of a dataset, in words and as lengths of bars. Pure."""
+"""The report on the rows of a dataset, in words and as lengths of bars. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def _sentence(row: model.Dataset) -> str:
         case "ready":
             return row.detail.counts.summary if row.detail.counts else "its version exists"
         case "deleted":
-            return "its bytes are gone; jobs and models that name it stay"
+            return "its bytes are deleted; jobs and models that name it stay"
         case _:
             return row.detail.message or row.detail.code or ""
 
