@@ -36,13 +36,14 @@ ADD_CORDON = f"""
     INSERT INTO cordon ({CORDON.names}) VALUES ({CORDON.parameters()})
     ON CONFLICT (pool, machine) DO UPDATE SET source = excluded.source, reason = excluded.reason"""
 REMOVE_CORDON = "DELETE FROM cordon WHERE (pool, machine) = ($1, $2)"
+MARK_PAST = "UPDATE machine_failure SET is_past = true WHERE (pool, machine) = ($1, $2) AND NOT is_past"
 
 # A node fails once: that it was lost and that training failed there are one failure.
 ADD_FAILURE = f"""
     INSERT INTO machine_failure ({FAILURE.names}) VALUES ({FAILURE.parameters()}) ON CONFLICT (node_id) DO NOTHING"""
 FAILURES_OF_MACHINE = f"""
     SELECT {FAILURE.selected} FROM machine_failure
-     WHERE (pool, machine) = ($1, $2) AND failed_at >= $3 ORDER BY failed_at, node_id"""
+     WHERE (pool, machine) = ($1, $2) AND failed_at >= $3 AND NOT is_past ORDER BY failed_at, node_id"""
 FAILURES_OF_ATTEMPT = f"""
     SELECT {FAILURE.selected} FROM machine_failure WHERE (job_id, number) = ($1, $2) ORDER BY node_id"""
 PRUNE_FAILURES = """
@@ -136,7 +137,9 @@ async def add_cordon(conn: Connection, cordon: Cordon) -> None:
 
 
 async def remove_cordon(conn: Connection, pool: str, machine: str) -> None:
+    """Its failures until now count no more: the machine was repaired, or was never at fault."""
     await conn.execute(REMOVE_CORDON, pool, machine)
+    await conn.execute(MARK_PAST, pool, machine)
 
 
 async def add_failure(conn: Connection, failure: Failure) -> None:
@@ -146,7 +149,7 @@ async def add_failure(conn: Connection, failure: Failure) -> None:
 async def list_failures_of_machine(
     conn: Connection, pool: str, machine: str, *, since: datetime
 ) -> list[Failure]:
-    """Return them with the oldest first."""
+    """Return those since it was last uncordoned, the oldest first."""
     return [read(Failure, row) for row in await conn.fetch(FAILURES_OF_MACHINE, pool, machine, since)]
 
 

@@ -170,6 +170,10 @@ async def test_a_machine_is_avoided_by_the_job_that_it_failed_and_by_all_after_t
     await attempts.until("cluster", MachineUncordoned)
     await attempts.until("cluster", PoolCapacityChanged, nodes=8, cordoned=())
 
+    await ready()
+    assert await lose(attempts, await attempts.schedule(pool="cluster")) == host
+    assert len(attempts.heard("cluster", MachineCordoned)) == 1, "what was before counts no more"
+
 
 async def test_a_name_that_slurm_does_not_know_keeps_no_job_from_it(attempts, slurm):
     await attempts.write("admin", CordonMachine(pool="cluster", machine="gone", reason="sold"))

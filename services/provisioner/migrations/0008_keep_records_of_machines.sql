@@ -10,7 +10,8 @@ CREATE TABLE machine_failure (
     job_id    text        NOT NULL,
     number    int         NOT NULL,
     failed_at timestamptz NOT NULL,
-    message   text        NOT NULL
+    message   text        NOT NULL,
+    is_past   boolean     NOT NULL DEFAULT false -- of before its machine was uncordoned
 );
 CREATE INDEX machine_failure_of_machine ON machine_failure (pool, machine, failed_at);
 CREATE INDEX machine_failure_of_attempt ON machine_failure (job_id, number);

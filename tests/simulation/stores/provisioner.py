@@ -38,6 +38,9 @@ async def add_cordon(conn: Tables, cordon: Cordon) -> None:
 
 async def remove_cordon(conn: Tables, pool: str, machine: str) -> None:
     conn.delete("cordon", (pool, machine))
+    for failure in conn.rows("machine_failure"):
+        if (failure.pool, failure.machine) == (pool, machine):
+            conn.put("past_failure", failure.node_id, True)
 
 
 async def add_failure(conn: Tables, failure: Failure) -> None:
@@ -51,7 +54,9 @@ async def list_failures_of_machine(
     failures = [
         each
         for each in conn.rows("machine_failure")
-        if (each.pool, each.machine) == (pool, machine) and each.failed_at >= since
+        if (each.pool, each.machine) == (pool, machine)
+        and each.failed_at >= since
+        and not conn.get("past_failure", each.node_id)
     ]
     return sorted(failures, key=lambda each: (each.failed_at, each.node_id))
 
