@@ -113,13 +113,16 @@ class Engine:
             *(["--lora-target-modules", *spec.adapter_layers] if spec.adapter_layers else []),
         ]
 
+    @property
+    def device(self) -> Device:
+        return "cpu" if _installed(CPU_WHEEL) else "cuda"
+
     def facts(self) -> EngineFacts:
         """Describe the vLLM that is installed: its CPU wheel, or the one for GPUs."""
-        device: Device = "cpu" if _installed(CPU_WHEEL) else "cuda"
         release = _installed(CPU_WHEEL) or _installed("vllm") or "unknown"
-        product = device_name(device) or "unnamed"
+        product = device_name(self.device) or "unnamed"
         form = f"{self.dtype}{', eager' if self.enforce_eager else ''}, {self.max_loras} adapters a batch"
-        return EngineFacts(f"vllm {release}, {device} ({product}), {form}", device)
+        return EngineFacts(f"vllm {release}, {self.device} ({product}), {form}", self.device)
 
     def environment(self) -> dict[str, str]:
         settings = {
@@ -135,6 +138,9 @@ class Engine:
             "GLOO_SOCKET_IFNAME": "lo",
             "HF_HUB_OFFLINE": "1",
         }
+        if self.enforce_eager and self.device == "cpu":
+            # vLLM compiles parts of its sampler all the same, at the first request that has logprobs, as probes have.
+            settings["TORCHDYNAMO_DISABLE"] = "1"
         if self.threads:
             settings["OMP_NUM_THREADS"] = str(self.threads)
         if self.cache_dir:
