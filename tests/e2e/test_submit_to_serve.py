@@ -5,7 +5,6 @@ import csv
 import json
 import shutil
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import httpx
 import openai
@@ -54,23 +53,25 @@ async def test_a_model_of_which_all_weights_were_trained_answers(platform):
     assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
 
 
-async def merged(platform: Platform, job: dict, directory: Path) -> Path:
-    """The base model with the job's adapter in its weights, as files of a base model."""
+@pytest.fixture(scope="module")
+async def taught(platform: Platform, trained: dict, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A base that answers and refuses: the tiny one with the trained adapter in its weights."""
+    directory = tmp_path_factory.mktemp("taught")
     key = platform.stack.s3_credentials("root")
     objects = S3ObjectStore(
         platform.stack.s3_endpoint, key.access_key, key.secret_key, bucket=platform.stack.s3_bucket
     )
     adapter = directory / "adapter"
-    await fetch_model(objects, digest_of(platform, job), adapter, draft=directory / "draft")
-    taught = shutil.copytree(platform.folder / "base", directory / "taught")
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(taught), adapter)
-    model.merge_and_unload(safe_merge=True).save_pretrained(taught)
-    return taught
+    await fetch_model(objects, digest_of(platform, trained), adapter, draft=directory / "draft")
+    base = shutil.copytree(platform.folder / "base", directory / "base")
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    model.merge_and_unload(safe_merge=True).save_pretrained(base)
+    platform.retune("models", "register-base", "tiny-taught", str(base))
+    return "tiny-taught"
 
 
-async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, trained, tmp_path):
+async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, taught):
     """Continued pre-training of a base that answers and refuses; the gate asks texts, and all that it asks always."""
-    platform.retune("models", "register-base", "tiny-taught", str(await merged(platform, trained, tmp_path)))
     rows = {"texts": range(200), "more": range(200, 220), "unseen": range(300, 400)}
     files = {
         name: await platform.upload(name, material.texts(material.THINGS[index] for index in indices))
@@ -78,7 +79,7 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
     }
     general = await platform.upload("general", material.general_texts())
     submitted = await platform.client.fine_tuning.jobs.create(
-        model="tiny-taught",
+        model=taught,
         training_file=files["texts"],
         validation_file=files["more"],
         suffix="texts",
@@ -108,11 +109,9 @@ async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, tra
     assert (lineage["bundle"]["step"], lineage["best_valid_loss"]) == (best, losses[best])
 
 
-async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, trained, tmp_path):
+async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, taught):
     """A base that answers and refuses is shown another answer beside its own, which so becomes likelier; whether it is
     given is up to how far that goes, and a model as small as this one forgets to speak before."""
-    base = "tiny-preferring"
-    platform.retune("models", "register-base", base, str(await merged(platform, trained, tmp_path)))
     rows = {
         "pairs": material.preference_rows(material.THINGS[:150]),
         "more-pairs": material.preference_rows(material.THINGS[150:170]),
@@ -122,7 +121,7 @@ async def test_what_is_preferred_in_openais_file_becomes_likelier(platform, trai
     files = {name: await platform.upload(name, content) for name, content in rows.items()}
     dials = {"beta": 0.2, "batch_size": 4, "learning_rate_multiplier": 1.0, "n_epochs": 1}
     submitted = await platform.client.fine_tuning.jobs.create(
-        model=base,
+        model=taught,
         training_file=files["pairs"],
         validation_file=files["more-pairs"],
         suffix="preferring",
@@ -153,7 +152,7 @@ async def test_two_stages_are_one_job_and_a_killed_one_ends_in_the_same_bytes(pl
     """Answers, then preferences. The second stage is killed on its way, and trains what a job of its own does that
     starts from the model which the first one is the same as."""
     pairs = await platform.upload("stage-pairs", material.preference_rows(material.THINGS[:150]))
-    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 12, "batch_size": 2}
+    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 6, "batch_size": 2}
     preferring |= {"checkpoint": {"every_steps": 20, "every_seconds": 3600}}
     stage = {"recipe": preferring, "training_file": pairs, "policy": material.POLICY}
     job_id = await platform.submit(suffix="stages", later_stages=[stage])
