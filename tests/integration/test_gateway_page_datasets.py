@@ -8,6 +8,7 @@ from html import unescape
 import httpx
 import pytest
 
+from schemas import layout
 from schemas.artifacts import DatasetCounts
 from schemas.dataset import DatasetReady
 from tests.builders import a_sha
@@ -91,6 +92,15 @@ async def test_a_report_that_is_not_read_here_can_be_downloaded(world, person):
     assert "The report is of another release" in words_of(page)
     answer = await person.get(f"/datasets/{dataset_id}/report.json")
     assert (answer.status_code, answer.headers["content-disposition"][:10]) == (200, "attachment")
+
+
+async def test_a_report_that_is_not_in_the_store_is_not_found(world, person):
+    dataset_id = await world.a_dataset()
+    await world.objects.delete([layout.dataset(a_sha(dataset_id), "report.json")])
+    assert "The report is not there" in words_of(await person.get(f"/datasets/{dataset_id}"))
+    answer = await person.get(f"/datasets/{dataset_id}/report.json")
+    assert answer.status_code == 404
+    assert f"report of dataset {dataset_id!r} does not exist" in unescape(answer.text)
 
 
 async def test_the_list_is_paged_and_ones_own(world, ready):

@@ -73,14 +73,18 @@ async def retrieve(caller: Caller, context: Context, dataset_id: str) -> respons
     responses={200: {"description": "The report that ingest wrote: problems by rule, with examples"}},
 )
 async def report(caller: Caller, context: Context, dataset_id: str) -> Response:
-    data = await find_report(context, await dataset_of(caller, context, dataset_id))
+    dataset = await dataset_of(caller, context, dataset_id)
+    try:
+        data = await find_report(context, dataset)
+    except KeyError:  # the object is not in the store any more
+        data = None
     if data is None:
         raise not_found("report of dataset", dataset_id)
     return Response(data, media_type="application/json", headers={"x-content-type-options": "nosniff"})
 
 
 async def find_report(context: Gateway, dataset: Dataset) -> bytes | None:
-    """Return the JSON of the report; None where there is none."""
+    """Return the JSON of the report; None where ingest wrote none. Raises KeyError where it is not in the store."""
     key = dataset.detail.report_key
     if key is None and dataset.dataset_version:
         key = layout.dataset(dataset.dataset_version, "report.json")
