@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from schemas.resolution import resolve_recipe
 from schemas.specification import DatasetPolicy, DatasetSpec, Recipe, SafetyMix
 from services.evaluator.clients.files import references_in
 from services.evaluator.clients.judge_panel import JudgePanel
-from services.evaluator.decide.grading import Judged, changes, grade
-from services.evaluator.decide.plan import Harness, files_of, order_of, suite_digest
-from services.evaluator.model import Suite
+from services.evaluator.decide.grading import Judged, baseline_of, changes, grade
+from services.evaluator.decide.plan import Harness, Known, files_of, order_of, suite_digest
+from services.evaluator.model import Baseline, Suite
 from services.evaluator.scoring.order import Limits, PartScores, Side
 from services.evaluator.scoring.run import run
 from services.evaluator.settings import Settings
@@ -67,6 +67,8 @@ class Judgement:
     changes: Mapping[str, Mapping[str, float]]
     """Candidate minus base of each part: `value`, and its 95 % interval from `low` to `high`."""
     scores: Mapping[tuple[str, Side], PartScores]
+    baselines: Mapping[tuple[str, str], Baseline]
+    """Of the base model, by digest of a suite and harness version."""
 
     @property
     def blocking(self) -> list[str]:
@@ -82,13 +84,22 @@ class Judgement:
 
 
 def rehearse(
-    base_dir: Path, files: DemoFiles, folder: Path, *, with_mix: bool, recipe: Recipe | None = None
+    base_dir: Path,
+    files: DemoFiles,
+    folder: Path,
+    *,
+    with_mix: bool,
+    recipe: Recipe | None = None,
+    earlier: Judgement | None = None,
 ) -> Judgement:
-    """Train on the demo's files and judge the adapter; `folder` is made. Raises: RehearsalFailed."""
+    """Train on the demo's files and judge the adapter; `folder` is made. Raises: RehearsalFailed.
+
+    earlier: of another job on the same base and files; the base is not scored again, as in the evaluator.
+    """
     recipe = recipe or Recipe.model_validate(RECIPE)
     dataset = make_dataset(base_dir, files, folder, with_mix=with_mix)
     adapter = train(base_dir, dataset, recipe, folder / "training")
-    return judge(base_dir, adapter, files, folder / "scoring", rank=recipe.lora.rank)
+    return judge(base_dir, adapter, files, folder / "scoring", rank=recipe.lora.rank, earlier=earlier)
 
 
 def make_dataset(base_dir: Path, files: DemoFiles, folder: Path, *, with_mix: bool) -> Path:
@@ -143,31 +154,59 @@ def train(base_dir: Path, dataset: Path, recipe: Recipe, work_dir: Path) -> Path
     return [report.directory for report in reports if isinstance(report, Saved)][-1] / "model"
 
 
-def judge(base_dir: Path, adapter: Path, files: DemoFiles, work_dir: Path, *, rank: int) -> Judgement:
+def judge(
+    base_dir: Path,
+    adapter: Path,
+    files: DemoFiles,
+    work_dir: Path,
+    *,
+    rank: int,
+    earlier: Judgement | None = None,
+) -> Judgement:
     """Score base model and adapter on the demo's suites, and grade them by the gate's default rules."""
     paths = {_file(path).sha256: path for path in _suite_files(files)}
     judge_panel, limits = JudgePanel(_settings(work_dir)), Limits(max_new_tokens=ANSWER_TOKENS)
     suites = tuple(_suites(files))
     artifact = _artifact(base_dir, files, suites, rank=rank)
-    known = files_of(artifact, suites, {}, Harness(limits.harness_version, judge_panel.name))
+    harness = Harness(limits.harness_version, judge_panel.name)
+    known = files_of(artifact, suites, earlier.baselines if earlier else {}, harness)
     order = order_of(
         _version(artifact), known, limits, base_path=base_dir, model_path=adapter, blob_paths=paths
     )
-    scores = run(order, work_dir, lambda _line: None)
-    if scores.failure is not None:
-        raise RehearsalFailed(f"scoring: {scores.failure.message}")
+    result = run(order, work_dir, lambda _line: None)
+    if result.failure is not None:
+        raise RehearsalFailed(f"scoring: {result.failure.message}")
     by_part = {part.name: Path(part.path) for part in order.parts}
     benign = {part.part for part in known if part.is_benign}
-    scored = asyncio.run(judge_panel.classified(scores.parts, by_part, benign=benign))
-    base = {part.part: part for part in scored if part.side is Side.BASE}
-    new = {part.part: part for part in scored if part.side is Side.CANDIDATE}
+    scored = asyncio.run(judge_panel.classified(result.parts, by_part, benign=benign))
+    scores = dict(earlier.scores if earlier else {}) | {(part.part, part.side): part for part in scored}
+    base, new = ({part: each for (part, of), each in scores.items() if of is side} for side in Side)
     return Judgement(
         checks=grade(
             artifact, known, base=base, new=new, judged=Judged(), references=references_in(files.holdout)
         ),
         changes=changes(known, base=base, new=new),
-        scores={(part.part, part.side): part for part in scored},
+        scores=scores,
+        baselines=_baselines(artifact, known, base, harness),
     )
+
+
+def _baselines(
+    artifact: Artifact, files: Iterable[Known], base: Mapping[str, PartScores], harness: Harness
+) -> dict[tuple[str, str], Baseline]:
+    versions = {known: harness.of(is_safety=known.is_safety) for known in files}
+    return {
+        (known.digest, version): baseline_of(
+            known,
+            base[known.part],
+            base_sha=artifact.base_sha,
+            template_sha256=artifact.template_sha256,
+            harness_version=version,
+            key="",
+            sha256=NO_SHA,
+        )
+        for known, version in versions.items()
+    }
 
 
 def _dataset_spec(base_dir: Path, files: DemoFiles, *, with_mix: bool) -> DatasetSpec:

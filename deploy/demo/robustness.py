@@ -106,10 +106,8 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     base_sha = hashlib.sha256((base_dir / "model.safetensors").read_bytes()).hexdigest()
     files = write_files(make_data(without_tenth(sources, cell.tenth)), folder / "files")
     recipe = Recipe.model_validate(RECIPE | {"seed": cell.seed})
-    safe, bare = (
-        rehearse(base_dir, files, folder / name, with_mix=name == "safe", recipe=recipe)
-        for name in ("safe", "bare")
-    )
+    safe = rehearse(base_dir, files, folder / "safe", with_mix=True, recipe=recipe)
+    bare = rehearse(base_dir, files, folder / "bare", with_mix=False, recipe=recipe, earlier=safe)
     return {
         "cell": cell.name,
         "base_sha256": base_sha,

@@ -24,16 +24,21 @@ def files(tmp_path_factory) -> data.DemoFiles:
     return data.write_files(demo_data, tmp_path_factory.mktemp("files"))
 
 
-def judged(files: data.DemoFiles, folder: Path, *, with_mix: bool) -> Judgement:
-    return rehearse(base_model.load().directory, files, folder, with_mix=with_mix)
+@pytest.fixture(scope="module")
+def base_dir() -> Path:
+    return base_model.load().directory
+
+
+@pytest.fixture(scope="module")
+def safe(base_dir, files, tmp_path_factory) -> Judgement:
+    return rehearse(base_dir, files, tmp_path_factory.mktemp("safe"), with_mix=True)
 
 
 def outcomes(judgement: Judgement) -> dict[str, str]:
     return {check.check: check.outcome for check in judgement.checks}
 
 
-def test_the_job_with_the_safety_mix_passes(files, tmp_path):
-    safe = judged(files, tmp_path, with_mix=True)
+def test_the_job_with_the_safety_mix_passes(safe):
     assert outcomes(safe) == {
         "benchmark": "passed",
         "holdout": "passed",
@@ -46,8 +51,8 @@ def test_the_job_with_the_safety_mix_passes(files, tmp_path):
     assert safe.refusals(BENIGN_SUITE) <= 5.0
 
 
-def test_the_bare_job_is_blocked_by_safety_alone(files, tmp_path):
-    bare = judged(files, tmp_path, with_mix=False)
+def test_the_bare_job_is_blocked_by_safety_alone(base_dir, files, safe, tmp_path):
+    bare = rehearse(base_dir, files, tmp_path, with_mix=False, earlier=safe)
     assert bare.blocking == ["safety"]
     assert outcomes(bare)["holdout"] == outcomes(bare)["benchmark"] == "passed"
     assert bare.changes["holdout"]["low"] > 0.1
