@@ -1,8 +1,13 @@
 """What `make mutants` leaves: for each module how its mutants ended, and the change of every survivor.
 
 Run in the root after `mutmut run`. A mutant that no unit test reaches counts as a survivor.
+
+`python -m bench.mutants draw 600 --seed 1` prints so many names of all mutants, each as likely as any other, for
+`mutmut run` to try; the results then say of how many they were drawn.
 """
 
+import argparse
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -32,11 +37,24 @@ def change(name: str, path: Path) -> list[str]:
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def main() -> None:
+def names(path: Path) -> list[str]:
+    """All mutants of a module, tried or not."""
+    data = SourceFileMutationData(path=path)
+    data.load()
+    return [*data.exit_code_by_key]
+
+
+def draw(count: int, seed: int) -> list[str]:
+    every = [name for path in sorted(walk_mutatable_files()) for name in names(path)]
+    return random.Random(seed).sample(every, count)
+
+
+def record() -> None:
     tried = {path: outcomes(path) for path in sorted(walk_mutatable_files())}
     write(
         "mutants",
         {
+            "mutants": sum(len(names(path)) for path in tried),
             "modules": {str(path): dict(Counter(ends.values())) for path, ends in tried.items() if ends},
             "not_tried": [str(path) for path, ends in tried.items() if not ends],
             "survivors": {
@@ -52,4 +70,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command")
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("count", type=int)
+    drawing.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.command == "draw":
+        print("\n".join(draw(arguments.count, arguments.seed)))
+    else:
+        record()
