@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,10 +69,12 @@ async def running(platform: Platform, word: str) -> Identity:
 
 
 def with_word(platform: Platform, word: str) -> Iterator[Identity]:
+    return (process for process, line in command_lines(platform) if word in line)
+
+
+def command_lines(platform: Platform) -> Iterator[tuple[Identity, str]]:
+    """Every process of the stack, with what it was started with."""
     for process in marked(platform.stack.state.mark):
-        try:
-            line = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except FileNotFoundError:
-            continue
-        if word in line:
-            yield process
+        with suppress(FileNotFoundError, ProcessLookupError):
+            line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            yield process, line.replace(b"\0", b" ").decode()

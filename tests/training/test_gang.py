@@ -45,7 +45,7 @@ from tests.training.jobs import (
     wait_for_exit,
     wait_for_step,
 )
-from tests.training.ranks import in_each_rank
+from tests.training.ranks import in_each_rank, run_gang
 
 # No dropout: each process draws its own, so only runs without it can be equal.
 LORA = a_recipe(lora=LoraSpec(rank=4), num_epochs=8)
@@ -75,6 +75,12 @@ def two_processes(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
     node = start_gang_node(directory, order)
     assert wait_for_exit(node, directory) == 0, log_in(directory)
     return Gang(order, reports_in(directory))
+
+
+def forked_processes(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
+    """As `two_processes`, without torchrun."""
+    order = an_order(inputs, recipe, devices_per_node=2, **changes)
+    return Gang(order, run_gang(directory, order))
 
 
 def one_process(directory: Path, inputs, recipe: Recipe, **changes) -> Gang:
@@ -210,7 +216,7 @@ class TestTwoNodes:
         first, second = (node.saved[-1] for node in stopped)
         bundle = as_bundle(stopped[0].order, first, tmp_path / "bundle")
         shutil.copytree(second.directory, bundle, dirs_exist_ok=True)
-        resumed = two_processes(tmp_path / "work", inputs, LORA, resume_dir=bundle)
+        resumed = forked_processes(tmp_path / "work", inputs, LORA, resume_dir=bundle)
         [checked] = reports_of(resumed.reports, ResumeChecked)
         assert checked.certificate.reason == "copies of the weights: expected 2, found 1"
         assert model_sha256(resumed.saved[-1]) == model_sha256(gang.saved[-1])
@@ -218,7 +224,7 @@ class TestTwoNodes:
 
 class TestFullWeights:
     def test_two_processes_agree_with_one_and_one_resumes_from_them(self, inputs, tmp_path):
-        gang = two_processes(tmp_path / "gang", inputs, SFT)
+        gang = forked_processes(tmp_path / "gang", inputs, SFT)
         alone = one_process(tmp_path / "alone", inputs, SFT)
         assert gang.losses == pytest.approx(alone.losses, abs=1e-4)
         assert gang.grad_norms == pytest.approx(alone.grad_norms, rel=1e-3)

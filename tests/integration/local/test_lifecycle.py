@@ -1,7 +1,6 @@
 """Up, down, restart, death of a part, death of the supervisor: nothing is lost and nothing is left running."""
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -63,14 +62,6 @@ def runner() -> Iterator[subprocess.Popen[bytes]]:
 
 def running(stack: Stack) -> list[Identity]:
     return list(marked(stack.state.mark))
-
-
-def arguments(pid: int) -> str:
-    """Of a process, or nothing if it has ended meanwhile."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 async def write_everywhere(stack: Stack) -> None:
@@ -141,25 +132,6 @@ async def test_secrets_are_readable_by_their_owner_only(own: Stack):
     private = ("env", "runner.env", "secrets.json", "kafka/server.properties", "s3/iam/users.json")
     modes = {name: (own.state.root / name).stat().st_mode & 0o777 for name in private}
     assert modes == dict.fromkeys(private, 0o600)
-
-
-async def test_no_process_tells_a_secret_by_its_arguments(own: Stack):
-    """Anybody on the machine may read them, also those of what a service starts."""
-    for name in SERVICES:
-        await own.start(name)
-    for name in SERVICES:
-        await own.wait_healthy(name)
-    commands = [arguments(process.pid) for process in running(own)]
-    for name in SERVICES:
-        await own.stop(name)
-    assert {
-        name for name in SERVICES if not any(f"services.{name}.app" in each for each in commands)
-    } == set()
-    secrets = json.loads((own.state.root / "secrets.json").read_text())
-    assert len(secrets) > 3 * len(SERVICES)
-    assert [
-        (name, command) for name, secret in secrets.items() for command in commands if secret in command
-    ] == []
 
 
 async def test_a_site_is_set_up_from_addresses_and_passwords_alone(own: Stack):
