@@ -2,6 +2,7 @@
 
     <folder>/admin.kubeconfig         of everybody's rights
              provisioner.kubeconfig   of those in role.yaml, in the namespace `retune`
+             audit.log                what the provisioner asked for, a line of JSON each
              etcd/ certificates/      what etcd and the API server keep
              <node>/                  folders of the pods of a node, each with its container's log
              *.out                    what the daemons print
@@ -46,6 +47,14 @@ CONTROLLERS = (
     *("ttl-after-finished-controller", "disruption-controller"),
 )
 
+AUDIT = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - {{level: Metadata, users: ["system:serviceaccount:{namespace}:{account}"]}}
+  - {{level: None}}
+"""
 KUBECONFIG = """\
 apiVersion: v1
 kind: Config
@@ -59,7 +68,7 @@ current-context: retune
 class KubernetesCluster:
     """`with KubernetesCluster(folder) as cluster`: its daemons run until the block ends."""
 
-    def __init__(self, folder: Path, *, nodes: int = NODES, lost_after_seconds: int = 8) -> None:
+    def __init__(self, folder: Path, *, nodes: int = NODES, lost_after_seconds: int = 6) -> None:
         self._folder = folder.absolute()
         self._programs = programs()
         self._daemons = Daemons(self._folder, mark=MARK)
@@ -77,6 +86,10 @@ class KubernetesCluster:
     @property
     def provisioner(self) -> Path:
         return self._folder / "provisioner.kubeconfig"
+
+    @property
+    def audit(self) -> Path:
+        return self._folder / "audit.log"
 
     @property
     def _server(self) -> str:
@@ -108,7 +121,7 @@ class KubernetesCluster:
         for node in self.nodes:
             self.start_node(node)
         self._set_up_namespace()
-        self._until(self._are_ready, self.nodes[-1])
+        self._until(self.are_ready, self.nodes[-1])
 
     def start_api_server(self) -> None:
         key = self._folder / "service-account.key"
@@ -127,6 +140,8 @@ class KubernetesCluster:
             "--authorization-mode=RBAC",
             f"--token-auth-file={self._folder / 'tokens.csv'}",
             "--disable-admission-plugins=ServiceAccount",
+            f"--audit-policy-file={self._folder / 'audit.yaml'}",
+            f"--audit-log-path={self.audit}",
             f"--runtime-config={GANG_API}=true",
             GANG_GATES,
         )
@@ -186,6 +201,8 @@ class KubernetesCluster:
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
         write_whole(self._folder / "service-account.key", pem)
         write_whole(self._folder / "tokens.csv", f'{self._token},admin,admin,"system:masters"\n')
+        policy = AUDIT.format(namespace=NAMESPACE, account=PROVISIONER)
+        write_whole(self._folder / "audit.yaml", policy)
         self._write_kubeconfig(self.admin, self._token)
 
     def _write_kubeconfig(self, path: Path, token: str) -> None:
@@ -225,7 +242,8 @@ class KubernetesCluster:
         except (OSError, StackError):
             return False
 
-    def _are_ready(self) -> bool:
+    def are_ready(self) -> bool:
+        """Return whether pods can be placed on every node."""
         nodes = self.request("GET", "/api/v1/nodes")["items"]
         return {node["metadata"]["name"] for node in nodes if not node["spec"].get("taints")} == set(
             self.nodes

@@ -10,7 +10,7 @@ from services.provisioner import settings
 from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.protocol import BackendFailed
 from services.provisioner.model import Pool
-from services.provisioner.settings import parse_pools, parse_slurm
+from services.provisioner.settings import parse_clusters, parse_pools
 
 ON_SLURM = '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n'
 
@@ -116,9 +116,9 @@ SLURM = '[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cpu"\n'
 def test_pools_file_says_where_a_pool_is():
     text = SLURM + 'backend = "slurm"\n[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\nflags = ["-x"]\n'
     assert parsed(text)["a"].backend == "slurm"
-    pool = parse_slurm(text)["a"]
+    pool = parse_clusters(text)["a"]
     assert (str(pool.folder), pool.partition, pool.flags) == ("/shared", "p", ("-x",))
-    assert (parsed(SLURM)["a"].backend, parse_slurm(SLURM)) == ("local", {})
+    assert (parsed(SLURM)["a"].backend, parse_clusters(SLURM)) == ("local", {})
 
 
 @pytest.mark.parametrize(
