@@ -29,6 +29,8 @@ from shared.processes.environment import inherited
 
 LEASE_SECONDS = 1.0
 KILL_SECONDS = 10.0
+RETRY_SECONDS = 0.2
+NOT_YET = frozenset({401, 403, 429, 500, 503, 504})
 ADDRESS = "127.0.0.1"
 CAPACITY = {"cpu": "8", "memory": "64Gi", "pods": "20", "nvidia.com/gpu": "8"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -53,6 +55,15 @@ class Api:
         )
 
     async def ask(self, method: str, path: str, body: Object | None = None) -> tuple[int, Any]:
+        """Return the status and the answer, once there is one: a server that starts forbids everything."""
+        while True:
+            with suppress(aiohttp.ClientError, TimeoutError, ValueError):
+                status, answer = await self._ask(method, path, body)
+                if status not in NOT_YET:
+                    return status, answer
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ask(self, method: str, path: str, body: Object | None) -> tuple[int, Any]:
         headers = {"Content-Type": PATCH if method == "PATCH" else "application/json"}
         async with self._session.request(
             method, self._server + path, data=json.dumps(body), headers=headers
@@ -246,8 +257,7 @@ class Kubelet:
 
     async def _renew_lease(self) -> None:
         while True:
-            with suppress(aiohttp.ClientError, TimeoutError):
-                await self._renew()
+            await self._renew()
             await asyncio.sleep(LEASE_SECONDS)
 
     async def _renew(self) -> None:
@@ -258,7 +268,7 @@ class Kubelet:
         while True:
             with suppress(aiohttp.ClientError, TimeoutError, ValueError):
                 await self._follow_once()
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow_once(self) -> None:
         mine = f"fieldSelector=spec.nodeName%3D{self._node}"

@@ -162,9 +162,11 @@ def status_of(
 ) -> AttemptStatus:
     """`lost`: machines that nobody hears of. `gang_wait`: how long part of a gang waits for the rest."""
     members = tuple(_member(attempt, index, lost) for index in range(attempt.record.nodes))
-    waiting = [pod.waiting_for for pod in attempt.pods if pod.waiting_for and not pod.is_quiet]
+    if any(member.state is MemberState.ENDED for member in members):
+        members = tuple(map(_not_queued, members))
     if not any(member.state is MemberState.QUEUED for member in members):
         return AttemptStatus(attempt.record.name, members)
+    waiting = [pod.waiting_for for pod in attempt.pods if pod.waiting_for and not pod.is_quiet]
     waiting_for = waiting[0] if waiting else _queue(attempt.job)
     refusal = _refusal(attempt, waiting_for, now, gang_wait)
     return AttemptStatus(attempt.record.name, members, waiting_for=waiting_for, refusal=refusal)
@@ -177,6 +179,11 @@ def seen_of(member: Member) -> Mapping[str, Any]:
     notice = member.notice_deadline.isoformat() if member.notice_deadline else None
     ended = {"exit_code": member.exit_code, "cause": member.cause, "notice": notice}
     return {"host": member.host, "ended": ended | {"source": member.notice_source}}
+
+
+def _not_queued(member: Member) -> Member:
+    """Of an attempt that has lost a node already: nobody is to wait until it has all of them."""
+    return replace(member, state=MemberState.STARTING) if member.state is MemberState.QUEUED else member
 
 
 def _queue(job: Job | None) -> str:
