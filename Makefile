@@ -115,7 +115,7 @@ check: setup ## everything that CI runs, cheapest first
 	@$(TEST)
 
 night: export CHAOS_SCALE := night
-night: check ## the same with more of each: events, kills, races, simulated messages
+night: setup-kubernetes check ## the same with more of each: events, kills, races, simulated messages; and the tests of Kubernetes
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -209,6 +209,8 @@ class TestStatus:
         assert member(a_pod(ends_at=NOW), job=suspended).notice_source == "suspension"
         ended = member(a_pod(phase="Failed", exit_code=143, ends_at=NOW), job=suspended)
         assert (ended.exit_code, ended.cause) == (143, Cause.PREEMPTED)
+        again = member(a_pod(phase="Failed", exit_code=143, ends_at=NOW), job=None, was_taken_back=True)
+        assert again == ended
 
     def test_a_deleted_pod_on_a_machine_that_nobody_hears_of_is_lost(self):
         pod = a_pod(ends_at=NOW, disruption="DeletionByTaintManager")
@@ -240,6 +242,13 @@ class TestStatus:
         seen = {0: seen_of(first)}
         assert member(seen=seen, job=None) == first
         assert member(a_pod(host="k2"), seen=seen) == first
+
+    def test_a_gang_that_has_lost_a_node_waits_for_no_other(self):
+        ended = a_pod(phase="Failed", exit_code=143, ends_at=NOW, disruption="EvictionByEvictionAPI")
+        waiting = a_pod(1, phase="Pending", host="", has_started=False, waiting_for="0/3 nodes")
+        seen = status(ended, waiting, nodes=2)
+        assert [member.state for member in seen.members] == [MemberState.ENDED, MemberState.STARTING]
+        assert (seen.is_queued, seen.waiting_for) == (False, "")
 
     def test_a_part_of_a_gang_gives_up_after_a_while(self):
         waiting = a_pod(1, phase="Pending", host="", has_started=False, waiting_for="0/3 nodes")
@@ -311,6 +320,9 @@ class TestParsing:
         record = parse_record(content)
         assert (record.was_submitted, record.is_stopped, record.forgotten_on) == (True, True, "2026-11-27")
         assert record.seen == {1: {"host": "k1"}}
+        assert not record.was_taken_back
+        content["data"]["taken-back"] = "true"
+        assert parse_record(content).was_taken_back
 
     def test_a_mark_is_the_record_of_nothing(self):
         assert parse_record(manifest.mark("a-x-e1", "retune")) == Record("a-x-e1", is_stopped=True)

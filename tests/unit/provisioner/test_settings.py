@@ -121,8 +121,36 @@ def test_pools_file_says_where_a_pool_is():
     assert (parsed(SLURM)["a"].backend, parse_clusters(SLURM)) == ("local", {})
 
 
+KUBERNETES = '[pools.a.kubernetes]\nnamespace = "ml"\nimage = "trainer"\nsecret = "runner"\n'
+
+
+def test_pools_file_says_what_a_pools_pods_are():
+    lines = 'node_selector = {gpu = "h100"}\ntolerations = [{key = "spot", tolerationSeconds = 3}]\n'
+    text = SLURM + 'backend = "kubernetes"\n' + KUBERNETES + lines
+    assert parsed(text)["a"].backend == "kubernetes"
+    pool = parse_clusters(text)["a"]
+    assert pool.place == (None, None, "ml", "retune")
+    assert (pool.node_selector, pool.tolerations) == (
+        {"gpu": "h100"},
+        ({"key": "spot", "tolerationSeconds": 3},),
+    )
+
+
+@pytest.mark.parametrize("line", ['installation = "My Own"', "fenced_after_seconds = 29", "gang = true"])
+def test_what_no_pool_of_kubernetes_has_is_refused(line):
+    with pytest.raises(ValueError, match=r"pools\.a\.kubernetes"):
+        parsed(SLURM + 'backend = "kubernetes"\n' + KUBERNETES + line + "\n")
+
+
 @pytest.mark.parametrize(
-    "lines", ['backend = "slurm"\n', '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n']
+    "lines",
+    [
+        'backend = "slurm"\n',
+        '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n',
+        'backend = "kubernetes"\n',
+        KUBERNETES,
+        'backend = "slurm"\n' + KUBERNETES,
+    ],
 )
 def test_a_backend_and_its_table_come_together(lines):
     with pytest.raises(ValueError, match=r"pools\.a"):
