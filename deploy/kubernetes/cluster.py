@@ -44,7 +44,7 @@ GANG_API = "scheduling.k8s.io/v1alpha2"
 CONTROLLERS = (
     *("job-controller", "pod-garbage-collector-controller", "node-lifecycle-controller"),
     *("taint-eviction-controller", "garbage-collector-controller", "namespace-controller"),
-    *("ttl-after-finished-controller", "disruption-controller"),
+    *("ttl-after-finished-controller", "disruption-controller", "podgroup-protection-controller"),
 )
 
 AUDIT = """\

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
+from deploy.kubernetes.cluster import GANG_API, NAMESPACE, KubernetesCluster
 from services.provisioner.backends.kubernetes.manifest import ATTEMPT
 
 SECRET = "runner"
 PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+GROUPS = f"/apis/{GANG_API}/namespaces/{NAMESPACE}/podgroups"
 URGENT = "urgent"
 
 
@@ -19,6 +20,10 @@ def pods_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]
 
 def jobs_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]:
     return kubernetes.request("GET", f"{JOBS}?labelSelector={ATTEMPT}%3D{name}")["items"]
+
+
+def groups_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]:
+    return kubernetes.request("GET", f"{GROUPS}?labelSelector={ATTEMPT}%3D{name}")["items"]
 
 
 def pod_of(kubernetes: KubernetesCluster, name: str, index: int) -> str:

@@ -31,6 +31,7 @@ from tests.integration.kubernetes import (
     blocked,
     cordoned,
     evict,
+    groups_of,
     jobs_of,
     pod_of,
     pods_of,
@@ -92,6 +93,7 @@ class TestKubernetesBackend(BackendSuite):
         with cordoned(kubernetes, *kubernetes.nodes):
             await backend.start(spec)
             await self.until_shown(backend, spec, lambda status: bool(status.waiting_for))
+            assert groups_of(kubernetes, spec.name)
             await backend.stop(spec.name, 30.0)
         await self.until_cleared(kubernetes, spec)
         assert self.words(tmp_path, 0) == []
@@ -305,6 +307,6 @@ class TestKubernetesBackend(BackendSuite):
     async def until_cleared(self, kubernetes: KubernetesCluster, spec: AttemptSpec) -> None:
         """Once no object of the attempt is left but its record."""
         await until(
-            lambda: not jobs_of(kubernetes, spec.name) and not pods_of(kubernetes, spec.name),
+            lambda: not any(each(kubernetes, spec.name) for each in (jobs_of, pods_of, groups_of)),
             every=self.ASKS_EVERY,
         )

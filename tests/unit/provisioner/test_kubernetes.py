@@ -55,12 +55,12 @@ class TestManifest:
         assert job["template"]["spec"]["restartPolicy"] == "Never"
         assert job["template"]["metadata"]["finalizers"] == [manifest.UNRECORDED]
 
-    def test_a_job_of_a_queue_begins_suspended(self):
+    def test_a_job_begins_suspended_and_names_its_queue(self):
         job = manifest.job(SPEC, POOL.model_copy(update={"queue": "research"}), has_gangs=False)
         assert job["spec"]["suspend"] is True
         assert job["metadata"]["labels"][manifest.QUEUE] == "research"
         assert manifest.QUEUE not in job["spec"]["template"]["metadata"]["labels"]
-        assert manifest.job(SPEC, POOL, has_gangs=False)["spec"]["suspend"] is False
+        assert manifest.QUEUE not in manifest.job(SPEC, POOL, has_gangs=False)["metadata"]["labels"]
 
     def test_a_node_knows_whose_it_is_and_secrets_are_names_alone(self):
         [container] = pod_spec()["containers"]
@@ -160,6 +160,7 @@ class TestStatus:
 
     def test_a_suspended_job_waits_in_its_queue(self):
         assert status(job=Job("a-x-e1", True, "research")).waiting_for == "suspended in queue research"
+        assert status(job=Job("a-x-e1", True)).waiting_for == ""
 
     def test_a_pod_starts_until_its_container_runs(self):
         assert member(a_pod(phase="Pending", has_started=False)).state is MemberState.STARTING

@@ -75,12 +75,14 @@ class KubernetesBackend:
         if has_gangs:
             await self._api.create("podgroups", manifest.pod_group(spec, pool))
         await self._api.create("jobs", manifest.job(spec, pool, has_gangs=has_gangs))
-        await self._api.patch("configmaps", spec.name, {"data": {"submitted": "true"}})
-        # Last: a stop that came meanwhile has looked for a Job before there was one.
+        # A stop that came meanwhile has looked for a Job before there was one; one that comes later deletes it.
         record_after = await self._record(spec.name)
         if record_after is None or record_after.is_stopped:
             await self._delete_job(spec.name)
             raise SpecConflict(f"{spec.name} was stopped while its job was created")
+        if pool.queue is None:
+            await self._api.patch("jobs", spec.name, {"spec": {"suspend": False}})
+        await self._api.patch("configmaps", spec.name, {"data": {"submitted": "true"}})
 
     async def inspect(self, name: str) -> AttemptStatus | None:
         _require_label(name)

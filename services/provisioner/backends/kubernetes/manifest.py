@@ -50,7 +50,7 @@ def pod_group(spec: AttemptSpec, pool: KubernetesPool) -> Manifest:
 
 
 def job(spec: AttemptSpec, pool: KubernetesPool, *, has_gangs: bool) -> Manifest:
-    """Return the Job. Its pods run once: a pod that ends ends its index, whatever with, and no other one."""
+    """Return the Job, which begins suspended. A pod that ends ends its index, whatever with, and no other one."""
     metadata = _metadata(spec.name, pool.installation)
     pod = {
         "metadata": {"labels": metadata["labels"], "finalizers": [UNRECORDED]},
@@ -66,7 +66,7 @@ def job(spec: AttemptSpec, pool: KubernetesPool, *, has_gangs: bool) -> Manifest
             "parallelism": spec.nodes,
             "backoffLimitPerIndex": 0,
             "podReplacementPolicy": "Failed",
-            "suspend": pool.queue is not None,
+            "suspend": True,
             "template": pod,
         },
     }

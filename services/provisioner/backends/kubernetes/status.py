@@ -187,7 +187,7 @@ def _not_queued(member: Member) -> Member:
 
 
 def _queue(job: Job | None) -> str:
-    return f"suspended in queue {job.queue}" if job is not None and job.is_suspended else ""
+    return f"suspended in queue {job.queue}" if job is not None and job.is_suspended and job.queue else ""
 
 
 def _refusal(attempt: Attempt, waiting_for: str, now: datetime, gang_wait: timedelta) -> str:
