@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 
+from schemas.base import Message
 from schemas.job import JobRequeued, JobScheduled
-from schemas.node import NodeLost, NodePreempted, NodesQueued, NodesReleased
+from schemas.node import NodeLost, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
 from tests.e2e import material
 from tests.e2e.conftest import Platform
@@ -22,8 +23,10 @@ async def with_pools(platform: Platform, pools: str) -> AsyncIterator[None]:
     await _restart_provisioner(platform)
 
 
-async def run_through(platform: Platform, *, suffix: str, taken_back: AbstractContextManager[None]) -> None:
-    """A job in the pool `cluster`; others have its machines while `taken_back` holds."""
+async def run_through(
+    platform: Platform, *, suffix: str, taken_back: AbstractContextManager[None]
+) -> list[Message]:
+    """A job in the pool `cluster`; others have its machines while `taken_back` holds. Returns its facts."""
     job_id = await platform.submit(
         suffix=suffix, resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"}
     )
@@ -37,12 +40,12 @@ async def run_through(platform: Platform, *, suffix: str, taken_back: AbstractCo
     assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted"]
     assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
     released = [[node.host for node in fact.nodes] for fact in facts if isinstance(fact, NodesReleased)]
-    assert {fact.attempt for fact in facts if isinstance(fact, NodesQueued)} == {1, 2}
     assert [len(machines) for machines in released] == [2, 2]
     assert [fact for fact in facts if isinstance(fact, NodeLost)] == []
     assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
     answer = await platform.answer(job["fine_tuned_model"], f"What colour is the {material.THINGS[310]}?")
     assert answer == material.ANSWER
+    return facts
 
 
 async def _restart_provisioner(platform: Platform) -> None:

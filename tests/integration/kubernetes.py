@@ -22,6 +22,10 @@ def jobs_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]
     return kubernetes.request("GET", f"{JOBS}?labelSelector={ATTEMPT}%3D{name}")["items"]
 
 
+def status_of_job(kubernetes: KubernetesCluster, name: str) -> Mapping[str, Any]:
+    return kubernetes.request("GET", f"{JOBS}/{name}")["status"]
+
+
 def groups_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]:
     return kubernetes.request("GET", f"{GROUPS}?labelSelector={ATTEMPT}%3D{name}")["items"]
 

@@ -19,6 +19,7 @@ from services.provisioner.backends.protocol import (
     Cause,
     MemberState,
     NoCapacity,
+    SpecConflict,
 )
 from services.provisioner.settings import KubernetesPool
 from shared.clock import utc_now
@@ -37,6 +38,7 @@ from tests.integration.kubernetes import (
     pods_of,
     put_secret,
     remove_by_force,
+    status_of_job,
     suspend,
     tainted,
 )
@@ -98,6 +100,22 @@ class TestKubernetesBackend(BackendSuite):
         await self.until_cleared(kubernetes, spec)
         assert self.words(tmp_path, 0) == []
 
+    async def test_a_stop_while_the_job_is_created_lets_no_runner_begin(
+        self, backend, restarted, spec, kubernetes, tmp_path, monkeypatch
+    ):
+        create = api.Kubernetes.create
+
+        async def stopped_first(self: api.Kubernetes, kind: str, body: api.Object) -> bool:
+            if kind == "jobs":
+                await restarted().stop(spec.name, 0.0)
+            return await create(self, kind, body)
+
+        monkeypatch.setattr(api.Kubernetes, "create", stopped_first)
+        with pytest.raises(SpecConflict, match="was stopped while its job was created"):
+            await backend.start(spec)
+        await self.until_cleared(kubernetes, spec)
+        assert self.words(tmp_path, 0) == self.words(tmp_path, 1) == []
+
     async def test_a_part_of_a_gang_gives_up_where_the_cluster_schedules_no_gangs(
         self, kubernetes, spec, monkeypatch
     ):
@@ -126,6 +144,10 @@ class TestKubernetesBackend(BackendSuite):
         await until(lambda: "term" in self.words(tmp_path, 1))
         member = await self.until_ended(backend, spec, 1)
         assert (member.exit_code, member.cause) == (None, Cause.PREEMPTED)
+        # Once the Job has counted it, and has ended whatever it ends for that.
+        await until(lambda: status_of_job(kubernetes, spec.name).get("failed") == 1, every=self.ASKS_EVERY)
+        conditions = status_of_job(kubernetes, spec.name)["conditions"]
+        assert [each["type"] for each in conditions if each["status"] == "True"] == []
         assert (await self.member(backend, spec, 0)).state is MemberState.RUNNING
         assert "term" not in self.words(tmp_path, 0)
 
@@ -157,11 +179,14 @@ class TestKubernetesBackend(BackendSuite):
         assert (member.exit_code, member.cause, member.notice_source) == (143, Cause.PREEMPTED, "taint")
 
     async def test_an_excluded_machine_is_not_used(self, backend, spec, kubernetes, tmp_path):
-        first, *others = kubernetes.nodes
-        spec = replace(spec, excluded=(first, "sold"))
-        await self.started(backend, spec, tmp_path)
-        status = await backend.inspect(spec.name)
-        assert sorted(member.host for member in status.members) == others
+        *others, last = kubernetes.nodes
+        spec = replace(spec, nodes=1, excluded=(*others, "sold"))
+        with cordoned(kubernetes, last):
+            await backend.start(spec)
+            await self.until_shown(backend, spec, lambda status: bool(status.waiting_for))
+            assert self.words(tmp_path, 0) == []
+        await until(lambda: "started" in self.words(tmp_path, 0))
+        assert (await self.member(backend, spec, 0)).host == last
 
     async def test_a_job_that_somebody_deletes_ends_with_notice_and_is_not_made_again(
         self, backend, spec, kubernetes, tmp_path
