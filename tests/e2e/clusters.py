@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 
-from schemas.base import Message
 from schemas.job import JobRequeued, JobScheduled
 from schemas.node import NodeLost, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
@@ -23,10 +22,8 @@ async def with_pools(platform: Platform, pools: str) -> AsyncIterator[None]:
     await _restart_provisioner(platform)
 
 
-async def run_through(
-    platform: Platform, *, suffix: str, taken_back: AbstractContextManager[None]
-) -> list[Message]:
-    """A job in the pool `cluster`; others have its machines while `taken_back` holds. Returns its facts."""
+async def run_through(platform: Platform, *, suffix: str, taken_back: AbstractContextManager[None]) -> None:
+    """A job in the pool `cluster`; others have its machines while `taken_back` holds."""
     job_id = await platform.submit(
         suffix=suffix, resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"}
     )
@@ -45,7 +42,6 @@ async def run_through(
     assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
     answer = await platform.answer(job["fine_tuned_model"], f"What colour is the {material.THINGS[310]}?")
     assert answer == material.ANSWER
-    return facts
 
 
 async def _restart_provisioner(platform: Platform) -> None:
