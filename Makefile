@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-EXTRAS := gateway ingest training scoring registry serving audit cli local demo dev bench
+EXTRAS := gateway ingest training kubernetes scoring registry serving audit cli local demo dev bench
 # vLLM for GPUs and vLLM for CPUs are the same module: each has an environment, and a lock file (decision 0076).
 GPU_VENV := .venv-gpu
 GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))
@@ -34,10 +34,10 @@ DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup setup-slurm demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
+.PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## install everything: Python packages, Kafka, Postgres, the S3 server, the page's scripts (cached per user)
 	@$(BIN)/python -u -m deploy.local setup
@@ -56,6 +56,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 setup-slurm: $(VENV)/.installed ## install the distribution's Slurm, which the tests of that cluster backend run on (needs root and apt)
 	@$(BIN)/python -m deploy.slurm setup
+
+setup-kubernetes: $(VENV)/.installed ## build a Kubernetes control plane, which the tests of that cluster backend run on (10 minutes and more, once per user)
+	@$(BIN)/python -u -m deploy.kubernetes setup
 
 demo: setup ## the main job on the standard library; PRETRAIN=1 trains its base model again
 	@$(BIN)/python -u -m deploy.demo
@@ -114,7 +117,7 @@ check: setup ## everything that CI runs, cheapest first
 	@$(TEST)
 
 night: export CHAOS_SCALE := night
-night: check ## the same with more of each: events, kills, races, simulated messages
+night: setup-kubernetes check ## the same with more of each: events, kills, races, simulated messages; and the tests of Kubernetes
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -3,7 +3,7 @@ FROM python:3.11.14-slim-bookworm AS packages
 RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.9
 WORKDIR /build
 COPY pyproject.toml requirements.lock deploy/images/install.sh ./
-ARG EXTRAS="training"
+ARG EXTRAS="training kubernetes"
 RUN uv venv /opt/venv && sh install.sh /opt/venv $EXTRAS
 
 FROM python:3.11.14-slim-bookworm

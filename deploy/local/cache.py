@@ -15,14 +15,20 @@ def cache_folder() -> Path:
     return files.folder(settings.cache or settings.user_cache / "retune", mode=0o755)
 
 
-def cached(name: str, *, is_complete: Callable[[Path], bool], make: Callable[[Path], None]) -> Path:
+def cached(
+    name: str,
+    *,
+    is_complete: Callable[[Path], bool],
+    make: Callable[[Path], None],
+    takes: str = "it takes a minute or two",
+) -> Path:
     """The folder of that name; `make` fills an empty one, which becomes the entry only if `is_complete`."""
     entry = cache_folder() / name
     if is_complete(entry):
         return entry
     with files.locked(cache_folder() / f"{name}.lock"):
         if not is_complete(entry):
-            print(f"making {name}, once per user; it takes a minute or two", flush=True)
+            print(f"making {name}, once per user; {takes}", flush=True)
             _fill(entry, is_complete, make)
     return entry
 

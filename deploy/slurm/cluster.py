@@ -9,28 +9,19 @@ Two partitions share all nodes: `spot`, whose jobs the other preempts with a gra
 
 import getpass
 import os
-import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
-from deploy.local.errors import StackError, end_of
+from deploy.daemons import Daemons
+from deploy.local.errors import StackError
 from deploy.slurm.packages import programs
 from shared.ports import free_port
-from shared.processes.ending import kill_all
 from shared.processes.environment import inherited
-from shared.processes.identity import Identity
-from shared.processes.spawn import ending_with_us
 
 NODES = 4
 LOOPBACK = "127.0.0.1"
-START_SECONDS = 20.0
-KILL_SECONDS = 10.0
 MARK = "RETUNE_SLURM"
 
 CONF = """\
@@ -80,7 +71,7 @@ class SlurmCluster:
     ) -> None:
         self._folder = folder.absolute()
         self._programs = programs()
-        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._daemons = Daemons(self._folder, mark=MARK)
         self._ports = {name: free_port(LOOPBACK) for name in ("slurmctld", *_names(nodes))}
         self._grace_seconds = grace_seconds
         self._lost_after_seconds = lost_after_seconds
@@ -110,11 +101,11 @@ class SlurmCluster:
         self._write()
         munge = (f"--{name}={self._folder}/munge.{end}" for name, end in _MUNGE_FILES.items())
         self._start("munged", "--foreground", "--force", *munge)
-        self._until((self._folder / "munge.sock").exists, "munged", "munge.log")
+        self._daemons.until((self._folder / "munge.sock").exists, "munged", self._folder / "munge.log")
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
-        self._until(self._are_idle, "slurmd", "slurmctld.log")
+        self._daemons.until(self._are_idle, "slurmd", self._folder / "slurmctld.log")
 
     def start_controller(self) -> None:
         self._start("slurmctld", "-D", "-f", str(self.conf))
@@ -124,9 +115,7 @@ class SlurmCluster:
 
     def kill(self, name: str) -> None:
         """End `slurmctld`, or the slurmd of a node, as a power cut would; what a node computes runs on."""
-        daemon = self._daemons.pop(name)
-        daemon.kill()
-        daemon.wait()
+        self._daemons.kill(name)
 
     def run(self, program: str, *arguments: str) -> str:
         """Run one of Slurm's commands on this cluster; return what it prints."""
@@ -138,27 +127,7 @@ class SlurmCluster:
         return done.stdout
 
     def stop(self) -> None:
-        for daemon in self._daemons.values():
-            daemon.kill()
-        for daemon in self._daemons.values():
-            daemon.wait()
-        self._daemons.clear()
-        if left := kill_all(self._processes, timeout_seconds=KILL_SECONDS):
-            raise StackError(f"processes {left} of the Slurm in {self._folder} survive SIGKILL")
-
-    def _processes(self) -> Iterator[Identity]:
-        """Yield what daemons have started, with all below it.
-
-        A slurmstepd writes its title over the beginning of its environment, which psutil then takes for empty.
-        """
-        mark = f"{MARK}={self._folder}".encode()
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, OSError):
-                environment = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-                if mark in environment:
-                    for each in (process, *process.children(recursive=True)):
-                        if identity := Identity.of(each.pid):
-                            yield identity
+        self._daemons.kill_all()
 
     def _write(self) -> None:
         for folder in (self._folder, *(self._folder / name for name in ("state", "spool"))):
@@ -185,28 +154,13 @@ class SlurmCluster:
         self.conf.write_text(text)
 
     def _start(self, name: str, *arguments: str, program: str = "") -> None:
-        command = ending_with_us([str(self._programs[program or name]), *arguments], signal.SIGKILL)
-        with (self._folder / f"{name}.out").open("ab") as out:
-            self._daemons[name] = subprocess.Popen(
-                command,
-                env={**self.environment, MARK: str(self._folder)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        command = [str(self._programs[program or name]), *arguments]
+        self._daemons.start(name, command, environment=self.environment)
 
     def _are_idle(self) -> bool:
         command = ["sinfo", "--noheader", "--Node", "--partition=spot", "--states=idle", "--format=%N"]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         return sorted(done.stdout.split()) == sorted(self.nodes)
-
-    def _until(self, condition: Callable[[], bool], name: str, log: str) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not condition():
-            if time.monotonic() > deadline:
-                raise StackError(f"{name} did not start in {START_SECONDS:g} s; {end_of(self._folder / log)}")
-            time.sleep(0.05)
 
 
 _MUNGE_FILES = {

@@ -1,12 +1,13 @@
 """Pools and nodes: turns scheduled attempts into node runners through a backend."""
 
-from functools import partial
+from collections.abc import Mapping
 
 from services.provisioner import handlers, store
 from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.local import LocalBackend
+from services.provisioner.backends.protocol import Backend
 from services.provisioner.backends.slurm import slurm_backends
-from services.provisioner.settings import Settings
+from services.provisioner.settings import ClusterPool, KubernetesPool, Settings, SlurmPool
 from shared.service import Service
 
 
@@ -18,13 +19,28 @@ def build(settings: Settings | None = None) -> Service:
         runner_env_file=settings.runner_env_file,
         logs_retention=settings.logs_retention,
     )
-    connect = partial(
-        slurm_backends, env_file=settings.runner_env_file, logs_retention=settings.logs_retention
-    )
+
+    def connect(pools: Mapping[str, ClusterPool]) -> Mapping[str, Backend]:
+        return _backends(pools, settings)
+
     handlers.register(service, Backends(local), pools_file=settings.pools_file, connect=connect)
     for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS, store.PRUNE_FAILURES):
         service.prune(query, older_than=settings.timing.history_retention)
     return service
+
+
+def _backends(pools: Mapping[str, ClusterPool], settings: Settings) -> Mapping[str, Backend]:
+    slurm = {name: pool for name, pool in pools.items() if isinstance(pool, SlurmPool)}
+    kubernetes = {name: pool for name, pool in pools.items() if isinstance(pool, KubernetesPool)}
+    backends: dict[str, Backend] = {
+        **slurm_backends(slurm, env_file=settings.runner_env_file, logs_retention=settings.logs_retention)
+    }
+    if kubernetes:
+        # Its client takes 44 MB, which a provisioner without such pools does not need.
+        from services.provisioner.backends.kubernetes import kubernetes_backends
+
+        backends |= kubernetes_backends(kubernetes, logs_retention=settings.logs_retention)
+    return backends
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ START_SLACK = timedelta(seconds=10)
 NO_CAPACITY = "no_capacity"
 BACKEND_FAILED = "backend_failed"
 PREEMPTION = "preemption"
-"""Source of a notice that nobody gave in time: the backend took the node at once."""
+"""Source of a notice that came too late to be seen, where the backend does not say: it took the node at once."""
 HOW: Mapping[Cause | None, str] = {
     Cause.CANCELLED: "was cancelled at the cluster backend",
     Cause.START_TIMEOUT: "was never started by the cluster backend",
@@ -263,7 +263,8 @@ def _on_notices(attempt: Attempt, members: Mapping[int, Member], now: datetime) 
         if member is None or node.has_ended:
             continue
         if member.cause is Cause.PREEMPTED and node.notice_deadline is None:
-            decision = decision.then(_noticed(decision.attempt, node, now, PREEMPTION))
+            source = member.notice_source or PREEMPTION
+            decision = decision.then(_noticed(decision.attempt, node, now, source))
         elif member.notice_deadline is not None and member.notice_source:
             later = _noticed(decision.attempt, node, member.notice_deadline, member.notice_source)
             decision = decision.then(later)

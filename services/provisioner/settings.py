@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from schemas.base import CapacityType, DeviceKind, TenantName, Usd
+from schemas.base import LABEL, CapacityType, DeviceKind, TenantName, Usd
 from schemas.specification import Name
 from services.provisioner.model import LOCAL, Pool
 from shared.log import get_logger
@@ -60,6 +60,51 @@ class SlurmPool(BaseModel):
     time for which a node may take a removed file of `folder` for there."""
 
 
+class KubernetesPool(BaseModel):
+    """Table `[pools.<name>.kubernetes]`: where the pool's nodes are in Kubernetes, and what its pods are made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    namespace: str
+    image: str
+    """Image that has the platform's code at the paths that the provisioner has it at, as `trainer` does."""
+    secret: str
+    """Name of the namespace's secret that has the runners' addresses and keys, one for each variable."""
+    kubeconfig: Path | None = None
+    """File that says where the cluster is and who asks; None: inside of it, by the account of the pod."""
+    context: str | None = None
+    """Context of the kubeconfig; None: the current one."""
+    installation: Annotated[str, Field(pattern=LABEL)] = "retune"
+    """Label of all that is created, where several installations share the namespace."""
+    queue: str | None = None
+    """LocalQueue of Kueue that admits the jobs; None: they run when the scheduler has room."""
+    priority_class: str | None = None
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, str | int], ...] = ()
+    accelerator_resource: str | None = None
+    """Name of the devices as Kubernetes counts them, such as nvidia.com/gpu; None: nothing is asked for."""
+    requests: dict[str, str] = {}
+    """More that each pod asks for: cpu, memory."""
+    limits: dict[str, str] = {}
+    image_pull_secret: str | None = None
+    shared_memory: str = "8Gi"
+    """Most memory that training processes of a pod share; it counts as the pod's."""
+    lost_after_seconds: NonNegativeInt = 30
+    """How long a pod stays on a machine that nobody hears of, after Kubernetes has noticed that."""
+    fenced_after_seconds: Annotated[float, Field(ge=30)] = 300.0
+    """Time without Kafka after which a runner ends itself, and 15 s more: nodes that nobody reaches are released
+    then."""
+    gang_wait_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long a part of a gang holds its machines and waits for the rest, before the attempt is given up."""
+
+    @property
+    def place(self) -> tuple[Path | None, str | None, str, str]:
+        return self.kubeconfig, self.context, self.namespace, self.installation
+
+
+ClusterPool = SlurmPool | KubernetesPool
+
+
 class PoolEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -84,17 +129,25 @@ class PoolEntry(BaseModel):
     """Number of this machine's first device that is the pool's, where several pools share its GPUs."""
     cordon_after_failures: NonNegativeInt = 3
     """Failures of a machine within a day, of two jobs at least, after which nothing more starts there; 0: never."""
-    backend: Literal["local", "slurm"] = "local"
-    """What has its nodes: this machine, or a Slurm that the table `slurm` describes."""
+    backend: Literal["local", "slurm", "kubernetes"] = "local"
+    """What has its nodes: this machine, or a cluster that the table of the same name describes."""
     slurm: SlurmPool | None = None
+    kubernetes: KubernetesPool | None = None
 
     @model_validator(mode="after")
     def _has_its_table(self) -> Self:
-        if (self.backend == "slurm") != (self.slurm is not None):
-            raise ValueError(
-                f'backend is "{self.backend}": expected the table slurm with backend = "slurm" alone'
-            )
+        tables = {"slurm": self.slurm, "kubernetes": self.kubernetes}
+        for name, table in tables.items():
+            if (self.backend == name) != (table is not None):
+                raise ValueError(
+                    f'backend is "{self.backend}": expected the table {name} with backend = "{name}" alone'
+                )
         return self
+
+    @property
+    def cluster(self) -> ClusterPool | None:
+        """Its backend's own table; None of a pool of this machine."""
+        return self.slurm or self.kubernetes
 
     @property
     def device_memory_bytes(self) -> int | None:
@@ -145,9 +198,9 @@ def parse_pools(text: str, *, count_gpus: Callable[[], int | None]) -> dict[str,
     return pools
 
 
-def parse_slurm(text: str) -> dict[str, SlurmPool]:
-    """Read of the same TOML what the pools of Slurm are, by pool."""
-    return {name: entry.slurm for name, entry in _entries(text).items() if entry.slurm is not None}
+def parse_clusters(text: str) -> dict[str, ClusterPool]:
+    """Read of the same TOML the tables of the pools that are not of this machine, by pool."""
+    return {name: entry.cluster for name, entry in _entries(text).items() if entry.cluster is not None}
 
 
 def _entries(text: str) -> dict[str, PoolEntry]:

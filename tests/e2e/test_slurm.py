@@ -1,17 +1,14 @@
-"""The road of a job whose nodes are Slurm's: submit, a gang of two, a preemption by Slurm, a resumption, the gate, chat."""
+"""The road of a job whose nodes are Slurm's."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local.errors import MissingPart
 from deploy.slurm.cluster import SlurmCluster
-from schemas.job import JobRequeued, JobScheduled
-from schemas.node import NodeLost, NodePreempted, NodesQueued, NodesReleased
-from schemas.training import TrainingResumed
 from tests.chaos.scale import Scale, scale
-from tests.e2e import material
+from tests.e2e.clusters import run_through, with_pools
 from tests.integration.slurm import blocked
 
 pytestmark = [
@@ -47,35 +44,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="module")
-async def pools(platform, slurm, tmp_path_factory):
+async def pools(platform, slurm, tmp_path_factory) -> AsyncIterator[None]:
     folder: Path = tmp_path_factory.mktemp("shared")
-    file = platform.stack.state.root / "pools.toml"
-    before = file.read_text()
-    file.write_text(before + POOLS.format(folder=folder, conf=slurm.conf))
-    await platform.stack.stop("provisioner")
-    await platform.stack.start("provisioner")
-    await platform.stack.wait_healthy("provisioner")
-    yield
-    file.write_text(before)
+    async with with_pools(platform, POOLS.format(folder=folder, conf=slurm.conf)):
+        yield
 
 
 async def test_a_gang_of_two_is_preempted_by_slurm_and_continues_exactly(platform, slurm, pools):
-    job_id = await platform.submit(
-        suffix="slurm", resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"}
-    )
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 20, "its twentieth step")
-    with blocked(slurm, nodes=3, partition="ondemand"):
-        await platform.until(job_id, lambda job: job["retune"]["attempt"] == 2, "the second attempt")
-    job = await platform.finished(job_id)
-    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
-    facts = [event.message for event in await platform.events(job_id)]
-    assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}
-    assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted"]
-    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
-    released = [[node.host for node in fact.nodes] for fact in facts if isinstance(fact, NodesReleased)]
-    assert {fact.attempt for fact in facts if isinstance(fact, NodesQueued)} == {1, 2}
-    assert [len(machines) for machines in released] == [2, 2]
-    assert [fact for fact in facts if isinstance(fact, NodeLost)] == []
-    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
-    answer = await platform.answer(job["fine_tuned_model"], f"What colour is the {material.THINGS[310]}?")
-    assert answer == material.ANSWER
+    await run_through(platform, suffix="slurm", taken_back=blocked(slurm, nodes=3, partition="ondemand"))

@@ -124,6 +124,20 @@ class BackendSuite:
         await until(has_ended, seconds=seconds, every=self.ASKS_EVERY)
         return await self.member(backend, spec, index)
 
+    async def until_shown(
+        self, backend: Backend, spec: AttemptSpec, condition: Callable[[AttemptStatus], bool]
+    ) -> AttemptStatus:
+        seen: list[AttemptStatus] = []
+
+        async def is_shown() -> bool:
+            status = await backend.inspect(spec.name)
+            if status is not None and condition(status):
+                seen.append(status)
+            return bool(seen)
+
+        await until(is_shown, every=self.ASKS_EVERY)
+        return seen[0]
+
     async def test_creates_the_whole_gang(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
         attempt = await backend.inspect(spec.name)

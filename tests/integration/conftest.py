@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from deploy.kubernetes.cluster import KubernetesCluster
 from deploy.local.errors import MissingPart
 from deploy.local.stack import Stack
 from deploy.slurm.cluster import SlurmCluster
@@ -22,6 +23,17 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """A Slurm with four idle nodes; tests are skipped where the distribution's packages are not there."""
     try:
         cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    """A Kubernetes with three ready nodes; tests are skipped where nobody has built its control plane."""
+    try:
+        cluster = KubernetesCluster(tmp_path_factory.mktemp("kubernetes"))
     except MissingPart as missing:
         pytest.skip(str(missing))
     with cluster:

@@ -11,8 +11,6 @@ import pytest
 
 from deploy.slurm.cluster import NODES, SlurmCluster
 from services.provisioner.backends.protocol import (
-    AttemptSpec,
-    AttemptStatus,
     Backend,
     BackendFailed,
     Cause,
@@ -231,17 +229,3 @@ class TestSlurmBackend(BackendSuite):
         assert b"canary" not in content
         assert b"in the file" not in content
         await backend.stop(spec.name, 0.0)
-
-    async def until_shown(
-        self, backend: Backend, spec: AttemptSpec, condition: Callable[[AttemptStatus], bool]
-    ) -> AttemptStatus:
-        seen: list[AttemptStatus] = []
-
-        async def is_shown() -> bool:
-            status = await backend.inspect(spec.name)
-            if status is not None and condition(status):
-                seen.append(status)
-            return bool(seen)
-
-        await until(is_shown, every=self.ASKS_EVERY)
-        return seen[0]

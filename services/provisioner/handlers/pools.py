@@ -11,12 +11,12 @@ from services.provisioner.backends.gpus import count_gpus
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.handlers.apply import apply
 from services.provisioner.model import Pool
-from services.provisioner.settings import SlurmPool, parse_pools, parse_slurm
+from services.provisioner.settings import ClusterPool, parse_clusters, parse_pools
 from shared.errors import Refused
 from shared.messaging.unit import Unit
 from shared.service import Service
 
-Connect = Callable[[Mapping[str, SlurmPool]], Mapping[str, Backend]]
+Connect = Callable[[Mapping[str, ClusterPool]], Mapping[str, Backend]]
 """Returns the backends of pools that are not of this machine."""
 
 
@@ -36,7 +36,7 @@ class Pools:
             pools = decide.on_pools_read(known, configured_pools)
             for pool in pools:
                 await _save(unit, pool)
-        self.backends.use(pools, self.connect(parse_slurm(text)))
+        self.backends.use(pools, self.connect(parse_clusters(text)))
 
     async def drain_node(self, command: DrainNode, unit: Unit) -> None:
         attempt, beside = await store.lock_attempts_beside(unit.conn, command.node_id)

@@ -277,7 +277,12 @@ class TestNoticesOfTheBackend:
     def test_that_came_too_late_make_no_loss(self):
         decision = shown(running(), ended(0, None, cause=Cause.PREEMPTED))
         assert types(decision) == [NodePreempted]
-        assert decision.events[0].deadline == NOON
+        assert (decision.events[0].deadline, decision.events[0].source) == (NOON, "preemption")
+
+    def test_that_came_too_late_have_the_source_that_the_backend_kept(self):
+        late = ended(0, 143, cause=Cause.PREEMPTED, notice_deadline=NOON, notice_source="eviction")
+        decision = shown(running(), late)
+        assert (types(decision), decision.events[0].source) == ([NodePreempted], "eviction")
 
     def test_of_a_runner_that_has_exited_already_are_no_news(self):
         gone = exits(running(), {0: 143}).attempt

@@ -10,7 +10,7 @@ from services.provisioner import settings
 from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.protocol import BackendFailed
 from services.provisioner.model import Pool
-from services.provisioner.settings import parse_pools, parse_slurm
+from services.provisioner.settings import parse_clusters, parse_pools
 
 ON_SLURM = '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n'
 
@@ -116,13 +116,41 @@ SLURM = '[pools.a]\ncapacity_type = "spot"\nnodes = 1\ndevice = "cpu"\n'
 def test_pools_file_says_where_a_pool_is():
     text = SLURM + 'backend = "slurm"\n[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\nflags = ["-x"]\n'
     assert parsed(text)["a"].backend == "slurm"
-    pool = parse_slurm(text)["a"]
+    pool = parse_clusters(text)["a"]
     assert (str(pool.folder), pool.partition, pool.flags) == ("/shared", "p", ("-x",))
-    assert (parsed(SLURM)["a"].backend, parse_slurm(SLURM)) == ("local", {})
+    assert (parsed(SLURM)["a"].backend, parse_clusters(SLURM)) == ("local", {})
+
+
+KUBERNETES = '[pools.a.kubernetes]\nnamespace = "ml"\nimage = "trainer"\nsecret = "runner"\n'
+
+
+def test_pools_file_says_what_a_pools_pods_are():
+    lines = 'node_selector = {gpu = "h100"}\ntolerations = [{key = "spot", tolerationSeconds = 3}]\n'
+    text = SLURM + 'backend = "kubernetes"\n' + KUBERNETES + lines
+    assert parsed(text)["a"].backend == "kubernetes"
+    pool = parse_clusters(text)["a"]
+    assert pool.place == (None, None, "ml", "retune")
+    assert (pool.node_selector, pool.tolerations) == (
+        {"gpu": "h100"},
+        ({"key": "spot", "tolerationSeconds": 3},),
+    )
+
+
+@pytest.mark.parametrize("line", ['installation = "My Own"', "fenced_after_seconds = 29", "gang = true"])
+def test_what_no_pool_of_kubernetes_has_is_refused(line):
+    with pytest.raises(ValueError, match=r"pools\.a\.kubernetes"):
+        parsed(SLURM + 'backend = "kubernetes"\n' + KUBERNETES + line + "\n")
 
 
 @pytest.mark.parametrize(
-    "lines", ['backend = "slurm"\n', '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n']
+    "lines",
+    [
+        'backend = "slurm"\n',
+        '[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n',
+        'backend = "kubernetes"\n',
+        KUBERNETES,
+        'backend = "slurm"\n' + KUBERNETES,
+    ],
 )
 def test_a_backend_and_its_table_come_together(lines):
     with pytest.raises(ValueError, match=r"pools\.a"):

@@ -1,0 +1,7 @@
+"""`python -m deploy.kubernetes`."""
+
+import sys
+
+from deploy.kubernetes.cli import main
+
+sys.exit(main())

@@ -1,0 +1,56 @@
+"""The road of a job whose nodes are pods of Kubernetes."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
+from deploy.local.errors import MissingPart
+from shared.env_file import read_env_file
+from tests.chaos.scale import Scale, scale
+from tests.e2e.clusters import run_through, with_pools
+from tests.integration.kubernetes import SECRET, blocked, put_secret
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(scale() is Scale.CHANGE, reason="three minutes of processor time: at night"),
+]
+
+POOLS = """
+[pools.cluster]
+capacity_type = "spot"
+device = "cpu"
+nodes = 3
+price_per_device_hour = 0.10
+backend = "kubernetes"
+
+[pools.cluster.kubernetes]
+kubeconfig = "{kubeconfig}"
+namespace = "{namespace}"
+image = "retune/trainer"
+secret = "{secret}"
+requests = {{cpu = "8"}}
+"""
+
+
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    try:
+        cluster = KubernetesCluster(tmp_path_factory.mktemp("kubernetes"))
+    except MissingPart as missing:
+        pytest.skip(str(missing))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+async def pools(platform, kubernetes) -> AsyncIterator[None]:
+    put_secret(kubernetes, SECRET, read_env_file(platform.stack.state.root / "runner.env"))
+    text = POOLS.format(kubeconfig=kubernetes.provisioner, namespace=NAMESPACE, secret=SECRET)
+    async with with_pools(platform, text):
+        yield
+
+
+async def test_a_gang_of_two_is_preempted_by_kubernetes_and_continues_exactly(platform, kubernetes, pools):
+    await run_through(platform, suffix="kubernetes", taken_back=blocked(kubernetes, nodes=3))
