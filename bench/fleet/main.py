@@ -1,6 +1,6 @@
 """A week of 24,000 GPUs, and one of 240: our policy, two others, and what none can beat.
 
-The fleet is empty at first: utilisation and waits count from the fourth day on, work from the first.
+The fleet is empty at first: utilisation and waits count from the third day on, work from the first.
 
     python -m bench.fleet.main [--seed 1] [--small-seeds 10] [--only small]
 """
@@ -21,8 +21,8 @@ from bench.fleet.policies import Fifo, Ours, Quotas
 from bench.fleet.simulation import Policy, Sample, Simulation
 from bench.fleet.workload import DAY, LARGE, SMALL, SimulatedJob, Sizing, jobs
 
-DAYS = 10.0
-WARM_UP_DAYS = 3.0
+DAYS = 7.0
+WARM_UP_DAYS = 2.0
 PICTURE = Path(__file__).parents[2] / "docs" / "proof" / "fleet.svg"
 
 
@@ -153,7 +153,7 @@ def main(seed: int, small_seeds: int, only: str | None) -> None:
     if only != "small":
         week = a_week(LARGE, seed=seed)
         results, samples = compared(week)
-        PICTURE.write_text(picture("24,000 GPUs in ten days", samples, devices=LARGE.devices))
+        PICTURE.write_text(picture("A week of 24,000 GPUs", samples, devices=LARGE.devices))
         report.write("fleet-24000", results, packages=("numpy",), settings=settings(week, [seed]))
 
 

@@ -28,7 +28,7 @@ from services.scheduler.decide.candidate import Candidate, longest_hold
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool, pool_of
 from services.scheduler.model import Placement
 
-TICK = 10.0
+TICK = 30.0
 LOOK_ANYWAY = 60.0
 """Estimates change as time passes: a policy is asked again after so long though nothing happened."""
 START = 60.0
