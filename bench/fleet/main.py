@@ -121,6 +121,9 @@ SHOWN: Mapping[str, Callable[[Any], float]] = {
     "wait_minutes_p90": lambda measure: measure["wait_minutes"]["p90"],
     "wait_minutes_p99": lambda measure: measure["wait_minutes"]["p99"],
     "tenants_beyond": lambda measure: measure["tenants"]["beyond_twice_the_fair_p99"],
+    "tenants_beyond_by_jobs_of_one_machine": lambda measure: measure["tenants_by_jobs_of_one_machine"][
+        "beyond_twice_the_fair_p99"
+    ],
     "fairness": lambda measure: measure["fairness"],
     "lost_gpu_hours": lambda measure: measure["gpu_hours"]["lost"],
     "dollars_per_useful_gpu_hour": lambda measure: measure["dollars_per_useful_gpu_hour"],

@@ -1,12 +1,13 @@
 """What a run of the fleet was like: work, waits, fairness, money."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.fleet.incidents import IncidentKind
 from bench.fleet.oracle import FairFleet
 from bench.fleet.simulation import Run, Simulation
+from bench.fleet.workload import DEVICES_OF_MACHINE
 from bench.report import percentile
 from schemas.specification import Tier
 
@@ -48,7 +49,10 @@ def measured(simulation: Simulation, fair: FairFleet, bound: float, *, since: fl
             name: minutes(run.waited for run in runs if run.job.devices in sizes)
             for name, sizes in SIZES.items()
         },
-        "tenants": of_tenants(runs, lambda run: run.waited, fair),
+        "tenants": of_tenants(runs, fair),
+        "tenants_by_jobs_of_one_machine": of_tenants(
+            [run for run in runs if run.job.devices <= DEVICES_OF_MACHINE], fair
+        ),
         "fairness": jain(_served(simulation, fair)),
     }
 
@@ -78,14 +82,14 @@ def minutes(seconds: Iterable[float]) -> dict[str, float]:
     return {name: round(percentile(waits, share) / 60, 2) for name, share in shares.items()}
 
 
-def of_tenants(runs: Iterable[Run], wait: Callable[[Run], float], fair: FairFleet) -> dict[str, Any]:
+def of_tenants(runs: Iterable[Run], fair: FairFleet) -> dict[str, Any]:
     """Return how many tenants wait longer than twice their fair wait, each by the 99th percentile of its jobs."""
     by_tenant = defaultdict[str, list[Run]](list)
     for run in runs:
         by_tenant[run.job.tenant].append(run)
     p99 = {
         tenant: (
-            percentile([wait(run) for run in jobs], 0.99),
+            percentile([run.waited for run in jobs], 0.99),
             percentile([fair.waits[run.job.id] for run in jobs], 0.99),
         )
         for tenant, jobs in by_tenant.items()

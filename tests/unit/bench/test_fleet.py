@@ -169,10 +169,12 @@ class TestIncidents:
         return [Incident(at, "steady", 0, kind, until)]
 
     def test_without_notice_what_was_trained_since_the_last_checkpoint_is_lost(self):
-        [run] = simulated([a_job(0)], struck=self.struck(IncidentKind.INTERRUPTED)).runs.values()
+        simulation = simulated([a_job(0)], struck=self.struck(IncidentKind.INTERRUPTED))
+        [run] = simulation.runs.values()
         trained = (1230 - TICK - START) * TRAINED
         lost = trained % CHECKPOINT_EVERY
         assert run.attempt == 2
+        assert simulation.spent.lost == pytest.approx(lost + NOTICED, abs=1)
         done = 1230 + NOTICED + START + (HOUR - trained + lost) / TRAINED
         assert run.ended_at == pytest.approx(done, abs=2 * TICK)
 
