@@ -7,7 +7,7 @@ The fleet is empty at first: utilisation and waits count from the third day on, 
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,20 @@ POLICIES: Mapping[str, Named] = {
 }
 
 
-def compared(week: Week) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
+Results = dict[str, Any]
+Samples = dict[str, list[Sample]]
+
+
+def compared(week: Week) -> tuple[Results, Samples]:
     """Return the measures of each policy and its samples."""
+    *_, last = one_by_one(week)
+    return last
+
+
+def one_by_one(week: Week) -> Iterator[tuple[Results, Samples]]:
+    """Yield what is known after each policy: of a large fleet it takes a minute or more."""
     since = WARM_UP_DAYS / DAYS * week.end
-    results, samples = dict[str, Any](), dict[str, list[Sample]]()
+    results, samples = Results(), Samples()
     for name, run in POLICIES.items():
         began = time.process_time()
         simulation = run(week)
@@ -100,10 +110,9 @@ def compared(week: Week) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
             f"{week.sizing.name}, {name}: {results[name]['goodput_of_bound']:.4f} of the bound,"
             f" {results[name]['cpu_seconds']:.0f} s"
         )
-    results["fair fleet"] = measures.of_fair_fleet(
-        [*simulation.runs.values()], week.fair, week.bound, since=since
-    )
-    return results, samples
+        runs = [*simulation.runs.values()]
+        results["fair fleet"] = measures.of_fair_fleet(runs, week.fair, week.bound, since=since)
+        yield results, samples
 
 
 def of_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -155,9 +164,9 @@ def main(seed: int, small_seeds: int, only: str | None) -> None:
         report.write("fleet-240", results, packages=("numpy",), settings=settings(weeks[0], [*seeds]))
     if only != "small":
         week = a_week(LARGE, seed=seed)
-        results, samples = compared(week)
-        PICTURE.write_text(picture("A week of 24,000 GPUs", samples, devices=LARGE.devices))
-        report.write("fleet-24000", results, packages=("numpy",), settings=settings(week, [seed]))
+        for results, samples in one_by_one(week):
+            PICTURE.write_text(picture("A week of 24,000 GPUs", samples, devices=LARGE.devices))
+            report.write("fleet-24000", results, packages=("numpy",), settings=settings(week, [seed]))
 
 
 if __name__ == "__main__":

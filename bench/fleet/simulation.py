@@ -26,10 +26,11 @@ from services.provisioner.machines import FAILURES_WITHIN, Failure
 from services.provisioner.model import Pool as Capacity
 from services.scheduler.decide.candidate import Candidate, longest_hold
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool, pool_of
+from services.scheduler.decide.queue import GRANTS_OF_A_ROUND
 from services.scheduler.model import Placement
 
-TICK = 30.0
-LOOK_ANYWAY = 60.0
+TICK = 60.0
+LOOK_ANYWAY = 120.0
 """Estimates change as time passes: a policy is asked again after so long though nothing happened."""
 START = 60.0
 """From its machines to the first step: 16.5 s were measured for 8B on one H200, with nodes that were there."""
@@ -61,7 +62,7 @@ class Policy(Protocol):
     @property
     def is_waited_for(self) -> bool: ...
     def starts(self, ledger: Ledger, now: datetime) -> Iterable[tuple[Candidate, Placement]]:
-        """Return who starts where, as far as the ledger has room; called again until it returns nobody."""
+        """Return who starts where, at most GRANTS_OF_A_ROUND; then it is called again."""
         ...
 
 
@@ -179,11 +180,12 @@ class Simulation:
     def _look(self, at: float) -> None:
         while True:
             starts = [*self.policy.starts(self.ledger, moment(at))]
-            if not starts:
+            are_placed = all(
+                self._start(self.runs[candidate.job_id], placement, at) for candidate, placement in starts
+            )
+            # Else one is elsewhere, and those behind it were placed as if it were not.
+            if are_placed and len(starts) < GRANTS_OF_A_ROUND:
                 return
-            for candidate, placement in starts:
-                if not self._start(self.runs[candidate.job_id], placement, at):
-                    break  # the others were placed as if it were where it is not
 
     @property
     def ledger(self) -> Ledger:
@@ -272,7 +274,7 @@ class Simulation:
         self.spent.useful += run.held * kept
         self.spent.starting += run.held * starting
         self.spent.checkpoints += run.held * checkpoints
-        self.spent.lost += run.held * (held - starting - checkpoints - kept)
+        self.spent.lost += run.held * max(0.0, held - starting - checkpoints - kept)
         self.spent.dollars += run.held * held / 3600 * float(run.price)
         run.trained += kept
         self.held[run.job.tenant][self.pools[placement.pool].device_type] -= run.held
