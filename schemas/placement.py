@@ -6,7 +6,8 @@ asked for and shares its machine with others; the nodes of a gang take their mac
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from operator import attrgetter
+from typing import NamedTuple, Protocol
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.specification import Resources
@@ -29,6 +30,21 @@ class Gang(Protocol):
     def devices_per_node(self) -> int: ...
 
 
+class Wanted(NamedTuple):
+    """What of a job's resources decides where it may be placed: equal ones have room in the same places."""
+
+    nodes: int
+    devices_per_node: int
+    device: DeviceKind | None
+    accelerators: tuple[str, ...]
+    device_memory_gib: float | None
+    capacity_type: str
+    pool: str | None
+
+
+WANTED = attrgetter(*Wanted._fields)
+
+
 class Offer(Gang, Protocol):
     """What a pool has for jobs."""
 
@@ -48,6 +64,10 @@ class Offer(Gang, Protocol):
     def tenants(self) -> tuple[str, ...]: ...
     @property
     def is_removed(self) -> bool: ...
+
+
+def wanted(asked: Resources) -> Wanted:
+    return Wanted._make(WANTED(asked))
 
 
 def needed_device(asked: Resources, pools: Iterable[Offer]) -> DeviceKind | None:

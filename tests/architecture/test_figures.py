@@ -16,6 +16,7 @@ PAGES = ("reliability.md", "performance.md")
 DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
+    "docs/proof/fleet.md",
     *(f"docs/{folder}{page}" for page in PAGES for folder in ("", "proof/")),
 )
 IMPORTS_NOTE = re.compile(r"from tests\.chaos\.scale import .*\bnote\b")

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
-from schemas.placement import best_fit, free_devices, size, taken, taken_per_node
+from schemas.placement import Gang, best_fit, free_devices, size, taken, taken_per_node
 from services.scheduler.decide.candidate import Candidate
 
 ESTIMATES_PER_WAIT = 3
@@ -140,12 +140,14 @@ class Pool:
 
     def has_room(self, candidate: Candidate) -> bool:
         """Return whether enough devices are free where it needs them, reserved or not."""
-        return self._holds(self._levels, candidate)
+        return self.has_room_for(candidate.resources)
+
+    def has_room_for(self, asked: Gang) -> bool:
+        return self._holds(self._levels, asked)
 
     def may_start(self, candidate: Candidate, now: datetime) -> bool:
-        return self._holds(
-            self._levels_beside if self._is_held_up(candidate, now) else self._levels, candidate
-        )
+        levels = self._levels_beside if self._is_held_up(candidate, now) else self._levels
+        return self._holds(levels, candidate.resources)
 
     def machines_for(self, candidate: Candidate, now: datetime) -> tuple[int, ...]:
         """Return the machines that the candidate gets, one for each node; it may start."""
@@ -188,8 +190,7 @@ class Pool:
         """The first one stays: whoever comes later in the order may start where it leaves room."""
         return self if self.reserved else replace(self, reserved=self._reservation(candidate, now))
 
-    def _holds(self, levels: Counter[int], candidate: Candidate) -> bool:
-        asked = candidate.resources
+    def _holds(self, levels: Counter[int], asked: Gang) -> bool:
         devices = taken_per_node(asked, self)
         return sum(count for level, count in levels.items() if level >= devices) >= asked.nodes
 
@@ -243,6 +244,10 @@ class Ledger:
     def free_devices(self) -> int:
         """Number of free devices in all pools."""
         return sum(pool.free_devices for pool in self.pools)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Pool]:
+        return {pool.name: pool for pool in self.pools}
 
     @cached_property
     def devices(self) -> Mapping[DeviceType, int]:

@@ -18,7 +18,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from schemas.placement import CAPACITY_TYPES, demand, needed_device, suits, taken, taken_per_node, takes
+from schemas.placement import (
+    CAPACITY_TYPES,
+    Wanted,
+    demand,
+    needed_device,
+    suits,
+    taken,
+    taken_per_node,
+    takes,
+    wanted,
+)
 from schemas.specification import Tier
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.ledger import Ledger, Pool
@@ -44,46 +54,116 @@ Rank = tuple[float, datetime, str]
 """The least goes first. It ends with the job's id, so no two are equal."""
 
 
+@dataclass
+class _Wish:
+    """What is known in a round of those who want the same devices."""
+
+    suited: tuple[str, ...]
+    """Pools that could hold them, the preferred ones first."""
+    roomy: list[str]
+    """Those of them with enough free where it is needed. Devices only become fewer in a round, so does this."""
+    num_waiting: int = 0
+
+
 class Round:
     """Who starts, best first; each grant is booked before the next is made.
 
     Of waiting jobs that differ in age alone the oldest will do, if the one behind it is added once it has its nodes.
+    Of those who want the same devices one look at the pools is enough, and the round is over when nobody who is left
+    has room anywhere.
     """
 
     def __init__(self, waiting: Iterable[Candidate], ledger: Ledger, *, now: datetime) -> None:
         self._ledger = ledger
         self._now = now
-        self._waiting: list[tuple[Rank, Candidate]] = []
+        self._takes_everyone = not any(pool.tenants for pool in ledger.pools)
+        self._wishes: dict[tuple[Wanted, str | None], _Wish] = {}
+        self._num_with_room = 0
+        self._reserving: dict[str, Candidate] = {}
+        """Pool -> who reserves devices of it. What is reserved is reckoned when somebody behind has room there."""
+        self._unranked: list[tuple[Candidate, _Wish]] = []
+        self._ranked: list[tuple[Rank, Candidate, _Wish]] = []
         for candidate in waiting:
             self.add(candidate)
 
     def add(self, candidate: Candidate) -> None:
-        if not candidate.is_backing_off(self._now):
-            heapq.heappush(self._waiting, (rank(candidate, self._ledger), candidate))
+        if candidate.is_backing_off(self._now):
+            return
+        wish = self._wish_of(candidate)
+        wish.num_waiting += 1
+        self._num_with_room += bool(wish.roomy)
+        self._unranked.append((candidate, wish))
 
     def next(self) -> Grant | None:
         """Devices only become fewer in a round, so that who cannot start is not looked at again."""
-        while self._ledger.free_devices and self._waiting:
-            candidate = self._pop_best()
-            allowed = allowed_pools(candidate, self._ledger)
-            pool = next((pool for pool in allowed if can_start(candidate, pool, self._now)), None)
-            if pool is not None:
+        while self._num_with_room:
+            candidate, wish = self._pop_best()
+            if (pool := self._pool_for(candidate, wish)) is not None:
                 return self._book(candidate, pool)
-            if allowed and reserves_devices(candidate, self._now):
-                self._ledger = self._ledger.with_reservation(allowed[0], candidate, self._now)
+            if reserves_devices(candidate, self._now) and (first := self._first_allowed(candidate, wish)):
+                self._reserving.setdefault(first, candidate)
         return None
 
-    def _pop_best(self) -> Candidate:
+    def _wish_of(self, candidate: Candidate) -> _Wish:
+        key = (wanted(candidate.resources), None if self._takes_everyone else candidate.tenant)
+        if (wish := self._wishes.get(key)) is None:
+            pools = suited_pools(candidate, self._ledger)
+            roomy = [pool.name for pool in pools if pool.has_room(candidate)]
+            wish = self._wishes[key] = _Wish(tuple(pool.name for pool in pools), roomy)
+        return wish
+
+    def _pop_best(self) -> tuple[Candidate, _Wish]:
         """What a tenant got puts back the others that it has in the queue, and moves nobody forward."""
+        self._rank_added()
         while True:
-            rank_then, candidate = heapq.heappop(self._waiting)
-            if rank_then == rank(candidate, self._ledger):
-                return candidate
-            self.add(candidate)
+            rank_then, candidate, wish = self._ranked[0]
+            if rank_then == (rank_now := rank(candidate, self._ledger)):
+                heapq.heappop(self._ranked)
+                wish.num_waiting -= 1
+                self._num_with_room -= bool(wish.roomy)
+                return candidate, wish
+            heapq.heapreplace(self._ranked, (rank_now, candidate, wish))
+
+    def _rank_added(self) -> None:
+        entries = [(rank(candidate, self._ledger), candidate, wish) for candidate, wish in self._unranked]
+        self._unranked.clear()
+        if not self._ranked:
+            self._ranked = entries
+            heapq.heapify(self._ranked)
+            return
+        for entry in entries:
+            heapq.heappush(self._ranked, entry)
+
+    def _pool_for(self, candidate: Candidate, wish: _Wish) -> Pool | None:
+        for name in wish.roomy:
+            if not self._ledger.allows(candidate, self._ledger.by_name[name]):
+                continue
+            pool = self._with_reservation(name)
+            if can_start(candidate, pool, self._now):
+                return pool
+        return None
+
+    def _first_allowed(self, candidate: Candidate, wish: _Wish) -> str | None:
+        pools = self._ledger.by_name
+        return next((name for name in wish.suited if self._ledger.allows(candidate, pools[name])), None)
+
+    def _with_reservation(self, name: str) -> Pool:
+        """Nothing of the pool was booked since somebody reserved devices of it: who takes them asks here first."""
+        if reserving := self._reserving.get(name):
+            pool = self._ledger.by_name[name]
+            self._ledger = self._ledger.with_reservation(pool, reserving, self._now)
+        return self._ledger.by_name[name]
 
     def _book(self, candidate: Candidate, pool: Pool) -> Grant:
         self._ledger = self._ledger.with_booking(pool, candidate, self._now)
+        self._forget_full(self._ledger.by_name[pool.name])
         return Grant(candidate, placement(candidate, pool, self._now))
+
+    def _forget_full(self, pool: Pool) -> None:
+        for (asked, _), wish in self._wishes.items():
+            if pool.name in wish.roomy and not pool.has_room_for(asked):
+                wish.roomy.remove(pool.name)
+                self._num_with_room -= 0 if wish.roomy else wish.num_waiting
 
 
 def reserves_devices(candidate: Candidate, now: datetime) -> bool:

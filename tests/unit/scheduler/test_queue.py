@@ -385,6 +385,7 @@ def a_queue(draw):
             devices_per_node=draw.choice((1, 1, 2, 4)),
             capacity_type=draw.choice(("spot", "spot-first", "on-demand")),
             pool=draw.choice((None, None, SPOT)),
+            accelerators=draw.choice(((), (), ("h100",))),
             no_capacity_at=draw.choice(({}, {}, {SPOT: NOON - timedelta(seconds=5)})),
             not_before=draw.choice((None, None, NOON + timedelta(seconds=5))),
             longest=draw.choice((None, timedelta(minutes=5), timedelta(minutes=40))),
@@ -405,6 +406,8 @@ def a_random_pool(draw, name):
         nodes=draw.randrange(1, 9),
         devices_per_node=devices,
         device_memory_bytes=draw.choice((None, 24 * 2**30, 80 * 2**30)),
+        accelerator=draw.choice((None, "h100")),
+        tenants=draw.choice(((), (), ("a", "b"))),
         bookings=bookings,
     )
 
@@ -412,4 +415,7 @@ def a_random_pool(draw, name):
 def a_random_ledger(draw):
     names = (SPOT, ON_DEMAND, "other-spot")
     pools = [a_random_pool(draw, name) for name in names]
-    return a_ledger(*pools, **{tenant: {name: draw.randrange(6) for name in names} for tenant in "abc"})
+    ledger = a_ledger(*pools, **{tenant: {name: draw.randrange(6) for name in names} for tenant in "abc"})
+    return replace(
+        ledger, device_limits={tenant: draw.randrange(30) for tenant in draw.choice(("", "a", "bc"))}
+    )
