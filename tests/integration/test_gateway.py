@@ -18,7 +18,7 @@ from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
-from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_webhook
+from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_sweep, a_webhook
 
 __all__ = ["world"]
 
@@ -52,6 +52,7 @@ async def owned(world: World) -> dict[str, str]:
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
         **(await a_webhook(world)),
+        **(await a_sweep(world)),
     }
 
 
