@@ -17,6 +17,7 @@ from schemas.job import CancelJob, SubmitJob
 from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.sweep import (
     CancelSweep,
+    Choices,
     PruningSpec,
     SubmitSweep,
     SweepEnded,
@@ -150,6 +151,14 @@ async def test_the_best_trial_alone_goes_to_the_gate(heard: Ear, begin: Any):
     assert len(jobs.of(TrialChosen)) == 1
     losses = {each.number: each.valid_loss for each in jobs.of(TrialEnded)}
     assert losses[ended.best] == min(losses.values()) == ended.best_valid_loss
+
+
+async def test_a_grid_is_tried_whole(begin: Any):
+    grid = {"learning_rate": Choices(choices=(1e-4, 2e-4, 3e-4)), "lora.rank": Choices(choices=(4, 8))}
+    jobs = await begin(algorithm="grid", parameters=grid, num_trials=20)
+    await jobs.train(seed=4, preemptions=0.2)
+    tried = {tuple(sorted(each.parameters.items())) for each in jobs.of(TrialSubmitted)}
+    assert len(tried) == len(jobs.of(TrialSubmitted)) == len(jobs.of(SubmitJob)) == 6
 
 
 async def test_the_budget_ends_what_runs(voice: Voices, heard: Ear, begin: Any):

@@ -20,11 +20,16 @@ STARTUP_TRIALS = 10
 
 def choose(spec: SweepSpec, number: int, history: Sequence[Trial]) -> Parameters:
     """Return the values of the trial. With `tpe` this takes tens of milliseconds."""
-    return CHOOSERS[spec.algorithm](spec, number, history)
+    return CHOOSERS[spec.algorithm](_in_order(spec), number, history)
+
+
+def _in_order(spec: SweepSpec) -> SweepSpec:
+    """Return the sweep with its parameters by name: a store may keep them in another order than they came in."""
+    return spec.model_copy(update={"parameters": dict(sorted(spec.parameters.items()))})
 
 
 def _of_grid(spec: SweepSpec, number: int, history: Sequence[Trial]) -> Parameters:
-    """The last parameter changes with every trial."""
+    """The last parameter, by its name, changes with every trial."""
     values: Parameters = {}
     for name, parameter in reversed(spec.parameters.items()):
         grid = parameter.grid

@@ -56,6 +56,14 @@ class TestSearch:
         tried = [tuple(search.choose(spec, number, []).values()) for number in range(6)]
         assert tried == [(1e-4, 4), (1e-4, 8), (3e-4, 4), (3e-4, 8), (1e-3, 4), (1e-3, 8)]
 
+    @pytest.mark.parametrize("algorithm", ["grid", "random", "tpe"])
+    def test_the_order_in_which_parameters_came_means_nothing(self, algorithm):
+        """Postgres keeps the keys of JSON in an order of its own."""
+        turned = dict(reversed(GRID.items()))
+        history = World(a_sweep_spec(parameters=GRID, num_trials=14)).run(seed=0).trials
+        specs = [a_sweep_spec(algorithm=algorithm, parameters=each) for each in (GRID, turned)]
+        assert search.choose(specs[0], 5, history) == search.choose(specs[1], 5, history)
+
     def test_a_range_with_a_step_is_a_grid_of_whole_numbers(self):
         assert Range(low=8, high=20, step=4).grid == (8, 12, 16, 20)
 
