@@ -103,7 +103,7 @@ async def _require_open_jobs(unit: Unit, tenant: str, limit: int | None, more: i
         return
     is_open = await unit.conn.fetchval(store.COUNT_OPEN_JOBS, tenant, unit.now - ANSWERED_WITHIN)
     if is_open + more > limit:
-        message = f"found {is_open} jobs that have not ended and {more} more"
+        message = f"found {is_open} jobs that have not ended" + (f" and {more} more" if more > 1 else "")
         raise QuotaExceeded("open_jobs", message, limit=limit, again_in=A_MINUTE)
 
 
