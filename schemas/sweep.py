@@ -91,7 +91,7 @@ class Range(Spec):
 
     @property
     def grid(self) -> tuple[Scalar, ...] | None:
-        """All values, in order; None where there is no step that says which."""
+        """All values, in order; None where there is no step between them."""
         if self.step is None:
             return None
         count = min(int((self.high - self.low) / self.step + 1e-9) + 1, MAX_GRID + 1)
