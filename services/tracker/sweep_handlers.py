@@ -1,4 +1,4 @@
-"""Sweeps: what is asked of them, what is said about the jobs of their trials, and what follows."""
+"""Sweeps: what is asked of them, what is heard of the jobs of their trials, and what follows."""
 
 import asyncio
 from datetime import timedelta
@@ -43,7 +43,7 @@ async def job_of_trial(event: JobQueued | JobSucceeded, unit: Unit) -> None:
 
 
 async def follow_job(job_id: str, news: JobNews, unit: Unit) -> None:
-    """Take in what was said about a job, where it is a trial, and do what follows for its sweep."""
+    """Take in news of a job, where it is a trial, and do what follows for its sweep."""
     sweep_id = await store.find_sweep_of(unit.conn, job_id)
     if sweep_id is None or (sweep := await store.lock_sweep(unit.conn, sweep_id)) is None:
         return

@@ -66,12 +66,12 @@ def _at(parameter: Parameter, share: float) -> Scalar:
 
 
 def _short(value: float, bounds: Range) -> float:
-    """Six digits say as much as sixteen, and people can read them."""
+    """Six digits are enough, and people can read them."""
     return min(max(float(f"{value:.6g}"), float(bounds.low)), float(bounds.high))
 
 
 def _by_estimate(spec: SweepSpec, number: int, history: Sequence[Trial]) -> Parameters:
-    """Optuna's estimator on a study that is made anew of the history: nothing of it is kept between trials."""
+    """Ask Optuna's estimator on a study that holds the history: nothing of it is kept between trials."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

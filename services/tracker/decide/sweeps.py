@@ -137,7 +137,7 @@ def begin(sweep: Sweep, number: int, parameters: Parameters, trials: Sequence[Tr
 
 
 def follow(sweep: Sweep, trial: Trial, news: JobNews, trials: Sequence[Trial]) -> Decision:
-    """Take in what was said about the trial's job; what follows for the trial alone."""
+    """Take in news of the trial's job; what follows for the trial alone."""
     heard = _heard(sweep.spec, trial, news)
     match news:
         case JobSucceeded() | JobFailed() | JobCancelled():
@@ -157,7 +157,7 @@ def follow(sweep: Sweep, trial: Trial, news: JobNews, trials: Sequence[Trial]) -
 
 
 def _pruned(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> Decision | None:
-    """End the trial at the first of its bundles that says so, however late that is heard; None where none does."""
+    """End the trial at the first of its bundles that the rule refuses, however late it is heard; None at none."""
     if sweep.spec.pruning is None or trial.is_trained or trial.is_measured:
         return None
     history = sweep.history_of(trial.number, trials)
