@@ -1,4 +1,4 @@
-"""A sweep with its trials and their jobs for the page to show, as the rows that their events would have made."""
+"""A sweep with its trials and their jobs for the page to show, as the rows that their events would have left."""
 
 import json
 import math

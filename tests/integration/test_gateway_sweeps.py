@@ -41,7 +41,7 @@ async def a_sweep(world: World, **changes: Any) -> dict[str, Any]:
 
 
 async def begin_trials(world: World, sweep_id: str, *values: dict[str, Any]) -> list[str]:
-    """Say what the tracker says, and the scheduler of the jobs; the ids of these."""
+    """Send what the tracker sends, and the scheduler of the jobs; the ids of these."""
     command = (await world.heard(sweep_id, "SubmitSweep")).message
     facts: list[Any] = [
         SweepSubmitted(

@@ -85,7 +85,7 @@ class Jobs:
 
     async def train(self, *, seed: int, preemptions: float, kills: Sequence[Any] = ()) -> None:
         """Train what is asked for until the sweep has ended; kills happen one after the other in between."""
-        random, strikes, said = Random(seed), list(kills), 0
+        random, strikes, sent = Random(seed), list(kills), 0
         while not self.is_over:
             for command in self.of(SubmitJob):
                 self.trainings.setdefault(command.job_id, Training(command))
@@ -98,8 +98,8 @@ class Jobs:
             for message in random.choice(running).news(random, preemptions):
                 writer = "trainer_agent" if message.type == "CheckpointWritten" else "scheduler"
                 await self.voice.say(writer, message)
-            said += 1
-            if strikes and said % 25 == 0:
+            sent += 1
+            if strikes and sent % 25 == 0:
                 await strikes.pop()()
 
     @property
@@ -162,7 +162,7 @@ async def test_a_grid_is_tried_whole(begin: Any):
 
 
 async def test_the_budget_ends_what_runs(voice: Voices, heard: Ear, begin: Any):
-    """No message says that the money is gone: it is looked at."""
+    """No message comes when the money is spent: it is looked at."""
     jobs = await begin(num_trials=6, concurrency=2, max_cost=Decimal("5.00"))
     first, second = (job_id_of(jobs.sweep_id, number) for number in range(2))
     submitted = await heard.until_any(first, "SubmitJob")

@@ -1,6 +1,6 @@
 """A sweep as pictures: losses and the best so far, a line for each trial over all axes, what each parameter explains.
 
-Pure: where things are, to be drawn by a template. Beside each picture is the table that it was made of.
+Pure: where things are, to be drawn by a template. Beside each picture is a table of the same numbers.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ BEST_SHARE = 5
 GROUPS = 4
 """Groups of a number's values, of equal counts, whose losses are compared."""
 FEWEST_TRIALS = 10
-"""Trials from which on it is said what a parameter explains."""
+"""Trials from which on it is shown what a parameter explains."""
 BAR = 240
 
 
