@@ -151,14 +151,20 @@ def follow(sweep: Sweep, trial: Trial, news: JobNews, trials: Sequence[Trial]) -
             return _decided(sweep, heard, TrialState.FAILED, message=news.message)
         case JobCancelled():
             return _decided(sweep, heard, TrialState.CANCELLED, message=f"cancelled ({news.reason})")
-    if heard.is_trained and (heard.best_valid_loss is not None or heard.is_measured):
+    if pruned := _pruned(sweep, heard, trials):
+        return pruned
+    # All bundles of an attempt come in their order: with the last one, all are heard at which it might be pruned.
+    is_known = sweep.spec.pruning is None or heard.num_steps is not None
+    if heard.is_trained and heard.is_measured and is_known:
         return _completed(sweep, heard)
-    return _pruned(sweep, heard, trials) or Decision(sweep, (heard,))
+    return Decision(sweep, (heard,))
 
 
 def _pruned(sweep: Sweep, trial: Trial, trials: Sequence[Trial]) -> Decision | None:
-    """End the trial at the first of its bundles that the rule refuses, however late it is heard; None at none."""
-    if sweep.spec.pruning is None or trial.is_trained or trial.is_measured:
+    """End the trial at the first of its bundles that the rule refuses, however late it is heard, though its job may
+    have completed meanwhile; None where the rule refuses none.
+    """
+    if sweep.spec.pruning is None:
         return None
     history = sweep.history_of(trial.number, trials)
     for at in trial.as_measured:
@@ -184,13 +190,13 @@ def _heard(spec: SweepSpec, trial: Trial, news: JobNews) -> Trial:
 def _with_bundle(spec: SweepSpec, trial: Trial, written: CheckpointWritten) -> Trial:
     """Losses are compared that were measured on the same texts: on all where the recipe asks for it."""
     full, some = written.metrics.get("full_valid_loss"), written.metrics.get("valid_loss")
+    if written.kind is BundleKind.FINAL:
+        return replace(trial, is_measured=True, final_loss=some if full is None else full)
     loss = full if spec.job.recipe.has_validations else some
     step = written.bundle.step
-    if loss is not None and step not in dict(trial.losses):
-        trial = replace(trial, losses=tuple(sorted((*trial.losses, (step, loss)))))
-    if written.kind is not BundleKind.FINAL:
+    if loss is None or step in dict(trial.losses):
         return trial
-    return replace(trial, is_measured=True, final_loss=some if full is None else full)
+    return replace(trial, losses=tuple(sorted((*trial.losses, (step, loss)))))
 
 
 def _is_refused(news: CommandRefused) -> bool:

@@ -28,7 +28,7 @@ class Trial:
     num_steps: int | None = None
     """Steps of the whole job; None until it was queued."""
     losses: tuple[tuple[int, float], ...] = field(default=())
-    """Step and validation loss of its bundles, by step; of a step that came twice the first."""
+    """Step and validation loss of its bundles but the last, by step; of a step that came twice the first."""
     is_trained: bool = False
     best_valid_loss: float | None = None
     """That of the best checkpoint, where the recipe asks for it."""

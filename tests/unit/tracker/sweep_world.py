@@ -2,6 +2,7 @@
 taken away from them.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -133,10 +134,12 @@ class Training:
         if self.step < NUM_STEPS:
             return [bundle]
         self.is_over = True
-        # Two topics: in any order.
-        news: list[JobNews] = [bundle, evaluating(self.submitted, attempt=self.attempt)]
-        random.shuffle(news)
-        return [*news, succeeded(job_id)]
+        return [bundle, evaluating(self.submitted, attempt=self.attempt), succeeded(job_id)]
+
+
+def topic_of(news: JobNews) -> type:
+    """Bundles come on one topic, in their order, and all else on another."""
+    return CheckpointWritten if isinstance(news, CheckpointWritten) else object
 
 
 @dataclass
@@ -182,13 +185,19 @@ class World:
         if ended := sweeps.conclude(self.sweep, self.trials, self.spent):
             self.take(ended)
 
-    def run(self, *, seed: int, preemptions: float = 0.0) -> "World":
-        random = Random(seed)
+    def run(self, *, seed: int, preemptions: float = 0.0, lag: float = 0.0) -> "World":
+        """Train to the end of the sweep. Topics are read in any order, and late with probability `lag`."""
+        random, unread = Random(seed), defaultdict[tuple[str, type], list[JobNews]](list)
         while self.sweep.state not in sweeps.ENDED:
-            running = [each for each in self.trials if each.is_open]
-            assert running, f"nothing runs and the sweep is {self.sweep.state}"
-            job = self.trainings[random.choice(running).job_id]
-            self.hear(*job.news(random, preemptions))
+            running = [each for each in self.trainings.values() if not each.is_over]
+            waiting = [key for key, news in unread.items() if news]
+            assert running or waiting, f"nothing runs and the sweep is {self.sweep.state}"
+            if running and (not waiting or random.random() < lag):
+                training = random.choice(running)
+                for each in training.news(random, preemptions):
+                    unread[training.submitted.job_id, topic_of(each)].append(each)
+            else:
+                self.hear(unread[random.choice(waiting)].pop(0))
         return self
 
     def of(self, kind: type[Any]) -> list[Any]:
