@@ -18,6 +18,7 @@ from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.sweep import (
     CancelSweep,
     Choices,
+    PruningRule,
     PruningSpec,
     SubmitSweep,
     SweepEnded,
@@ -36,7 +37,8 @@ from tests.unit.tracker.sweep_world import Training, a_sweep_spec, cancelled, ev
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-PRUNED_TPE = {"algorithm": "tpe", "pruning": PruningSpec(min_trials=3), "num_trials": 14, "concurrency": 3}
+HALVING = PruningSpec(rule=PruningRule.SUCCESSIVE_HALVING)
+PRUNED_TPE = {"algorithm": "tpe", "pruning": HALVING, "num_trials": 14, "concurrency": 3}
 
 
 @pytest.fixture(scope="module")
