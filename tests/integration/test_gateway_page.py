@@ -24,7 +24,6 @@ from tests.integration.page_world import (
     populate,
     words_of,
 )
-from tests.integration.sweep_rows import add_sweep
 
 __all__ = ["world"]
 
@@ -43,9 +42,8 @@ PAGES = (
         "/jobs/new?from={running}",
         "/datasets",
         "/datasets/{dataset}",
-        "/sweeps",
-        "/sweeps/{sweep}",
     ),
+    *("/sweeps", "/sweeps/{sweep}"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -241,15 +239,6 @@ class TestForms:
         assert (sent.message.model_id, sent.message.tenant) == (shown.served.model_id, "demo")
         assert (await asking).headers["location"] == "/deployments"
 
-    async def test_to_cancel_a_sweep_ask_for_it_first(self, world, person):
-        sweep = await add_sweep(world, "demo", num_trials=3, state="running")
-        html = (await person.get(f"/sweeps/{sweep}")).text
-        assert "none goes to the gate" in html
-        form = {"csrf": csrf_in(html)}
-        asking = asyncio.create_task(person.post(f"/sweeps/{sweep}/cancel", data=form))
-        assert (await world.heard(sweep, "CancelSweep")).message.tenant == "demo"
-        assert (await asking).headers["location"] == f"/sweeps/{sweep}"
-
     async def test_that_are_refused_say_why(self, world, person, shown):
         html = (await person.get(f"/jobs/{shown.failed}")).text
         form = {"csrf": csrf_in(html)}
@@ -267,36 +256,6 @@ def words_of_part(answer: httpx.Response) -> str:
 
 
 VALUES = {"tab": ["timeline", "settings"], "action": ["pause", "cancel", "retry", "continue", "resume"]}
-
-
-class TestSweeps:
-    async def test_show_what_was_tried_and_what_was_best(self, world, person, shown):
-        row = await world.db.fetchrow(
-            "SELECT best, best_valid_loss FROM sweep WHERE sweep_id = $1", shown.sweep
-        )
-        words = words_of(await person.get(f"/sweeps/{shown.sweep}"))
-        assert f"trial {row['best']} , validation loss {row['best_valid_loss']:.4g}"[:28] in words
-        assert "18 of 40" in words
-        assert "learning_rate" in words
-        listed = words_of(await person.get("/sweeps"))
-        assert f"{row['best_valid_loss']:#.4g}" in listed
-
-    async def test_are_live_while_they_run(self, world, person):
-        sweep = await add_sweep(world, "demo", num_trials=4, state="running")
-        async with person.stream("GET", f"/sweeps/{sweep}/stream", timeout=30) as answer:
-            lines = answer.aiter_lines()
-            first = await anext(line async for line in lines if line.startswith("data: {"))
-            assert "4 of 40" in first
-            await world.db.execute(
-                "UPDATE trial SET state = 'completed', valid_loss = 0.125 WHERE sweep_id = $1 AND number = 3",
-                sweep,
-            )
-            second = await anext(line async for line in lines if line.startswith("data: {"))
-            assert "0.1250" in second
-
-    async def test_one_without_a_trial_says_so(self, world, person):
-        sweep = await add_sweep(world, "demo", num_trials=0, state="running")
-        assert "None has begun yet" in words_of(await person.get(f"/sweeps/{sweep}"))
 
 
 class TestTenantsAreApart:
