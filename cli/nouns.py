@@ -9,6 +9,7 @@ from typer.main import get_command
 NOUNS = {
     "data": "cli.commands.data",
     "jobs": "cli.commands.jobs",
+    "sweeps": "cli.commands.sweeps",
     "alerts": "cli.commands.alerts",
     "models": "cli.commands.models",
     "deployments": "cli.commands.deployments",

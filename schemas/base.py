@@ -18,6 +18,7 @@ Sentence = Annotated[str, Field(max_length=8_192)]
 """What a person wrote for others to read."""
 
 JobId = Annotated[str, Field(pattern=LABEL, description=f"id of a job: {A_LABEL}")]
+SweepId = Annotated[str, Field(pattern=LABEL, description=f"id of a sweep: {A_LABEL}")]
 DatasetId = Annotated[str, Field(pattern=LABEL, description=f"id of a request for a dataset: {A_LABEL}")]
 TenantName = Annotated[str, Field(pattern=LABEL, description=f"name of a tenant: {A_LABEL}")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="sha256, lower-case hexadecimal")]
@@ -142,6 +143,14 @@ class DatasetRef(Value):
 
     version: Sha256
     manifest_sha256: Sha256
+
+
+class TrialOf(Value):
+    """Which trial of which sweep a job is."""
+
+    sweep_id: SweepId
+    number: Annotated[int, Field(ge=0, lt=2**31)]
+    """Place of the trial in the sweep, from 0."""
 
 
 class FailureClass(StrEnum):

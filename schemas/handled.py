@@ -101,6 +101,15 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "AlertRaised",
             "AlertCleared",
         ),
+        "sweep.events": (
+            "SweepSubmitted",
+            "TrialSubmitted",
+            "TrialEnded",
+            "TrialChosen",
+            "SweepStopping",
+            "SweepEnded",
+            "CommandRefused",
+        ),
         "cost.events": ("CostAccrued",),
         "access.events": (
             "TenantOpened",
@@ -304,6 +313,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "CandidateReady",
             "CommandRefused",
         ),
+        "sweep.events": ("TrialChosen",),
     },
     "registry": {
         "model.commands": (
@@ -334,6 +344,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentReady",
             "DeploymentFailed",
         ),
+        "sweep.events": ("TrialChosen",),
     },
     "serving_controller": {
         "deployment.commands": (
@@ -354,19 +365,26 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "tracker": {
+        "sweep.commands": (
+            "SubmitSweep",
+            "CancelSweep",
+        ),
         "parked.commands": (
             "ReplayParked",
             "DropParked",
         ),
         "job.events": (
+            "JobQueued",
             "JobScheduled",
             "JobStopping",
             "JobPaused",
             "JobRequeued",
             "JobStageCompleted",
             "JobEvaluating",
+            "JobSucceeded",
             "JobFailed",
             "JobCancelled",
+            "CommandRefused",
         ),
         "node.events": (
             "NodesProvisioned",

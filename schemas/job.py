@@ -24,6 +24,7 @@ from schemas.base import (
     StartFrom,
     Step,
     TenantName,
+    TrialOf,
     Value,
 )
 from schemas.gate import GateSpec
@@ -115,8 +116,8 @@ class SubmitJob(JobMessage):
 class CancelJob(JobMessage):
     """End a job; its newest verified checkpoint is kept."""
 
-    reason: Literal["user", "budget"] = "user"
-    """Who asks for it: a person, or the job's budget."""
+    reason: Literal["user", "budget", "prune"] = "user"
+    """Who asks for it: a person, a budget, or the sweep of which it is a trial, for others are better."""
 
 
 class PauseJob(JobMessage):
@@ -320,6 +321,8 @@ class Artifact(JobFact):
     stages: tuple[StagePlan, ...] = ()
     """All stages that were trained, in order, where the job has several; dataset and hash above are the last
     one's."""
+    trial: TrialOf | None = None
+    """Its place in a sweep. What such a job has trained is registered and evaluated when its sweep chooses it."""
 
 
 class JobEvaluating(Artifact):
@@ -357,10 +360,10 @@ class JobFailed(JobFact):
 class JobCancelled(JobFact):
     """The job ended because somebody asked for it."""
 
-    reason: Literal["user", "budget", "alert"]
-    """Who asked for it: a person, the job's budget, or an alert that the job is to end at."""
+    reason: Literal["user", "budget", "alert", "prune"]
+    """Who asked for it: a person, a budget, an alert that the job is to end at, or its sweep."""
     artifact: Artifact | None
-    """The newest verified bundle, kept as a `dev` version; None if there is none."""
+    """The newest verified bundle, kept as a `dev` version; None if there is none, and of a trial."""
     last_step: Step = 0
     attempt: Attempt | None = None
     """The last attempt that began, 0 if none did; None in older events."""

@@ -20,6 +20,7 @@ from schemas.base import (
     Share,
     Spec,
     StartFrom,
+    TrialOf,
 )
 from schemas.gate import GateSpec
 
@@ -455,6 +456,8 @@ class JobSpec(Spec):
     """What each alert does. None: it notifies."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """Limit in US dollars; recorded with the job."""
+    trial: TrialOf | None = None
+    """Its place in a sweep, which the tracker names; such a job ends without the gate. None: it is in none."""
 
     @property
     def alert_actions(self) -> AlertsSpec:

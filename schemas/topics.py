@@ -17,6 +17,7 @@ from schemas import (
     model,
     node,
     parked,
+    sweep,
     training,
 )
 from schemas.base import CommandRefused, Delayed, Message
@@ -84,7 +85,7 @@ DATASET_COMMANDS = Topic(
 )
 JOB_COMMANDS = Topic(
     "job.commands",
-    ("gateway", "admin"),
+    ("gateway", "admin", "tracker"),
     (job.SubmitJob, job.CancelJob, job.PauseJob, job.ResumeJob, job.RetryJob, job.LimitDevices),
 )
 MODEL_COMMANDS = Topic(
@@ -107,6 +108,7 @@ EVAL_COMMANDS = Topic(
     ("gateway", "admin"),
     (evaluation.RegisterBenchmark, evaluation.RegisterSafetySuite, evaluation.ReevaluateModel),
 )
+SWEEP_COMMANDS = Topic("sweep.commands", ("gateway", "admin"), (sweep.SubmitSweep, sweep.CancelSweep))
 NODE_COMMANDS = Topic(
     "node.commands",
     ("admin",),
@@ -265,6 +267,19 @@ DEPLOYMENT_EVENTS = Topic(
     ),
 )
 RUN_ALERTS = Topic("run.alerts", ("tracker",), (alert.AlertRaised, alert.AlertCleared))
+SWEEP_EVENTS = Topic(
+    "sweep.events",
+    ("tracker",),
+    (
+        sweep.SweepSubmitted,
+        sweep.TrialSubmitted,
+        sweep.TrialEnded,
+        sweep.TrialChosen,
+        sweep.SweepStopping,
+        sweep.SweepEnded,
+        CommandRefused,
+    ),
+)
 COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
 ACCESS_EVENTS = Topic(
     "access.events",
@@ -291,6 +306,7 @@ TOPICS: tuple[Topic, ...] = (
     JOB_COMMANDS,
     MODEL_COMMANDS,
     EVAL_COMMANDS,
+    SWEEP_COMMANDS,
     NODE_COMMANDS,
     DEPLOYMENT_COMMANDS,
     ACCESS_COMMANDS,
@@ -308,6 +324,7 @@ TOPICS: tuple[Topic, ...] = (
     MODEL_EVENTS,
     DEPLOYMENT_EVENTS,
     RUN_ALERTS,
+    SWEEP_EVENTS,
     COST_EVENTS,
     ACCESS_EVENTS,
     TENANT_EVENTS,

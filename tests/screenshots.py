@@ -38,6 +38,8 @@ def addresses(shown: Shown) -> dict[str, str]:
         "model": f"/models/{shown.served.model_id}",
         "deployments": "/deployments",
         "gate": f"/models/{shown.model.model_id}/gate",
+        "sweeps": "/sweeps",
+        "sweep": f"/sweeps/{shown.sweep}",
         "alerts": "/alerts",
         "not-found": "/jobs/ftjob-nobody",
     }

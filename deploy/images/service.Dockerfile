@@ -1,4 +1,4 @@
-# A service that starts no program but its own code: the control services, and with their extras gateway, ingest, registry and the command line.
+# A service that starts no program but its own code: the control services, and with their extras gateway, ingest, registry, tracker and the command line.
 FROM python:3.11.14-slim-bookworm AS packages
 RUN pip install --no-cache-dir --disable-pip-version-check uv==0.13.9
 WORKDIR /build

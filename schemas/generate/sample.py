@@ -19,6 +19,7 @@ BY_NAME: dict[str, Any] = {
     "retry_of": "ftjob-0a1b2c3d4e5f",
     "duplicate_of": "ftjob-0a1b2c3d4e5f",
     "dataset_id": "ds-1a2b3c4d5e6f",
+    "sweep_id": "sweep-3c2b1a0f9e8d",
     "tenant": "acme",
     "base_model": "tiny-llama",
     "file_id": "file-7e6d5c4b3a29",

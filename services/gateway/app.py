@@ -33,6 +33,7 @@ from services.gateway.routes import (
     reference,
     refusals,
     suites,
+    sweeps,
     uploads,
     webhooks,
 )
@@ -115,6 +116,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         suites,
         refusals,
         alerts,
+        sweeps,
         admin,
         kafka_users,
         webhooks,

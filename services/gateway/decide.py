@@ -77,6 +77,8 @@ class Ending:
     auto_deploy: bool
     verdict: str | None
     """Outcome of the newest evaluation that has ended, `running` where none has; None where none began."""
+    is_trial: bool = False
+    """Whether a sweep decides after its end if it goes to the gate at all."""
 
     @property
     def gate(self) -> GateStatus:
@@ -99,6 +101,8 @@ class Ending:
     def problem(self) -> str | None:
         """Code of what keeps a succeeded job's model from use; None where nothing does or nothing is known."""
         if self.state != "succeeded" or self.is_usable:
+            return None
+        if self.is_trial and self.gate in ("not_asked", "pending"):
             return None
         if not self.has_model:
             return "no_model"

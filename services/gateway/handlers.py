@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from schemas import access, dataset, evaluation, job, model, training
+from schemas import access, dataset, evaluation, job, model, sweep, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
@@ -76,7 +76,8 @@ def _command_of(unit: Unit) -> str:
 
 async def _job_of(event: Message, unit: Unit) -> str | None:
     """The job in whose timeline the event belongs."""
-    if isinstance(event, NOT_IN_TIMELINE):
+    is_twin = isinstance(event, sweep.TrialEnded) and event.state is sweep.TrialState.DUPLICATE
+    if isinstance(event, NOT_IN_TIMELINE) or is_twin:
         return None
     if isinstance(event, CommandRefused):
         own = event.tenant and await readmodels.find_job(unit.conn, event.subject_id, event.tenant)
@@ -135,8 +136,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
         await _require_start(command.spec, tenant, unit)
-        if command.spec.max_cost is not None:
-            raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
+        _refuse_unavailable(command.spec)
         for each in await submission.obstacles_to(unit.conn, command):
             if each.is_final:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
@@ -150,6 +150,14 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
             await _require_repeatable(command, row, unit)
     elif isinstance(command, OF_A_MODEL) and not await _has_model(command.model_id, tenant, unit):
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
+
+
+def _refuse_unavailable(spec: JobSpec) -> None:
+    if spec.trial is not None:
+        message = "spec.trial: found one, expected none: trials are submitted by their sweep"
+        raise Refused("not_a_trial", message, param="spec.trial")
+    if spec.max_cost is not None:
+        raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
 
 
 async def _require_datasets(dataset_ids: Iterable[str], tenant: str, unit: Unit) -> None:
@@ -230,6 +238,8 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
     await unit.release(f"job:{event.subject_id}")
     await tables.add_refusal(unit.conn, event, at=unit.now)
     # An id that is taken is that of another dataset, which continues.
+    if event.command == sweep.SubmitSweep.type and event.code != "sweep_exists":
+        await tables.refuse_sweep(unit.conn, event, at=unit.now)
     if event.command == dataset.SubmitDataset.type and event.code != "dataset_id_taken":
         await tables.refuse_dataset(unit.conn, event)
 
@@ -287,8 +297,13 @@ async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
     await tables.warn_jobs_on_base(unit, event.base_model, event.stale_sha, envelope_of(unit).id, warning)
 
 
-NOT_IN_TIMELINE = (training.StepsRecorded, evaluation.EvalProgressed, job.QueuePositionChanged)
-"""Facts about a job that are no part of its timeline: there are too many of them."""
+NOT_IN_TIMELINE = (
+    training.StepsRecorded,
+    evaluation.EvalProgressed,
+    job.QueuePositionChanged,
+    sweep.TrialSubmitted,
+)
+"""Facts about a job that are no part of its timeline: there are too many of them, or the job is not there yet."""
 
 ANSWERS = {message.type: message for message in (dataset.DatasetReady, dataset.DatasetRejected)}
 OF_DATASETS = (job.JobSubmitted, *ANSWERS.values())
@@ -301,6 +316,8 @@ AWAITED = (
     model.ModelPromoted,
     model.ModelArchived,
     evaluation.EvalStarted,
+    sweep.SweepSubmitted,
+    sweep.SweepStopping,
     access.KafkaUserReady,
     access.KafkaUserRemoved,
     dataset.DatasetDeleted,

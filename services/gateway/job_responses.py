@@ -4,7 +4,7 @@ from typing import Literal
 
 from schemas.alert import AlertRule
 from schemas.artifacts import ResumeCertificate
-from schemas.base import Count, FailureClass, StartFrom, Step
+from schemas.base import Count, FailureClass, StartFrom, Step, TrialOf
 from schemas.evaluation import CheckName, Criterion
 from schemas.job import WaitReason
 from schemas.lifecycle import JobState
@@ -143,6 +143,8 @@ class JobExtensions(Answer):
     retry_of: str | None
     start_from: StartFrom | None
     """What `model` names, where it is no base model."""
+    trial: TrialOf | None
+    """Its place in a sweep; None where it is in none."""
     model_id: str | None
     is_deployed: bool
     estimated_memory: JobMemory | None

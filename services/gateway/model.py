@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from schemas.alert import AlertRule
 from schemas.artifacts import DatasetCounts, DatasetFiles, ResumeCertificate
-from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, StartFrom, Value
+from schemas.base import BundleRef, Count, FailureClass, FileRef, Seconds, StartFrom, TrialOf, Value
 from schemas.capabilities import BaseCapabilities
 from schemas.dataset import RowProblem
 from schemas.deployment import ReplicaAddress
@@ -89,6 +89,7 @@ class SubmittedSpec(Row):
     recipe: JsonObject = Field(default={})
     resources: JsonObject = Field(default={})
     gate: JsonObject = Field(default={})
+    trial: TrialOf | None = None
 
     @property
     def seed(self) -> int:

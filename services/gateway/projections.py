@@ -18,6 +18,7 @@ from schemas import (
     job,
     model,
     node,
+    sweep,
     training,
 )
 from schemas.base import Message
@@ -39,6 +40,8 @@ from services.gateway.tables import (
     ROUTE,
     RUNNING_EVALUATION,
     SUITE,
+    SWEEP,
+    TRIAL,
     VERSION,
     Table,
 )
@@ -211,6 +214,11 @@ PROJECTIONS: dict[type[Message], Projection] = {
         ALERT, "step", "value", "message", raised_at=sent_at, limit_value=field_of("limit")
     ),
     alert.AlertCleared: into(RAISED_ALERT, cleared_at=sent_at, cleared_by=field_of("message")),
+    sweep.SweepSubmitted: into(SWEEP, "dataset_id", "spec", created_at=field_of("submitted_at")),
+    sweep.TrialSubmitted: into(TRIAL, "parameters", "duplicate_of", state="running"),
+    sweep.TrialEnded: into(TRIAL, "state", "valid_loss", "message"),
+    sweep.SweepStopping: into(SWEEP, "message", state="stopping"),
+    sweep.SweepEnded: into(SWEEP, "state", "best", "best_valid_loss", "message", finished_at=now),
     evaluation.BenchmarkRegistered: into(
         SUITE,
         *("digest", "rows"),

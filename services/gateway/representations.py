@@ -170,9 +170,10 @@ def _ending(row: model.Job) -> Ending:
     return Ending(
         state=row.state,
         has_model=row.model_id is not None,
-        is_promoted=row.is_promoted,
+        is_promoted=None if row.spec.trial else row.is_promoted,
         is_deployed=row.is_deployed,
-        auto_deploy=row.spec.auto_deploy,
+        auto_deploy=row.spec.auto_deploy and not row.spec.trial,
+        is_trial=row.spec.trial is not None,
         verdict=row.evaluation.outcome if row.evaluation else None,
     )
 
@@ -271,6 +272,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         duplicate_of=row.duplicate_of,
         retry_of=row.retry_of,
         start_from=row.spec.start_from,
+        trial=row.spec.trial,
         model_id=row.model_id,
         is_deployed=row.is_deployed,
         estimated_memory=row.estimated_memory,

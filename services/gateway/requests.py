@@ -10,6 +10,7 @@ from schemas.alert import AlertsSpec
 from schemas.base import LABEL, Share, Spec
 from schemas.gate import GateSpec
 from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
+from schemas.sweep import SearchSpec
 
 NOT_AVAILABLE = "is not available yet"
 
@@ -95,6 +96,15 @@ class CreateJob(Spec):
     method: MethodChoice | None = None
     hyperparameters: Hyperparameters | None = None
     retune: Extensions = Extensions()
+
+
+class CreateSweep(SearchSpec):
+    """Several configurations of one job."""
+
+    job: CreateJob
+    """The job that each trial is, but for its parameters. Its `auto_deploy` is for the best one."""
+    name: Annotated[str, Field(max_length=64)] = ""
+    """For people."""
 
 
 class CreateUpload(Spec):

@@ -13,6 +13,7 @@ from schemas.evaluation import CheckResult, Evidence
 from schemas.job import StagePlan
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetFormat
+from schemas.sweep import Algorithm, Parameter, Parameters, PruningSpec, SweepState, TrialState
 from services.gateway.memory import MethodMemory
 from services.gateway.model import (
     BaseModelDetail,
@@ -323,6 +324,56 @@ class Alert(Resource):
     message: str
     cleared_by: str
     """Why it was cleared; empty while it is open."""
+
+
+class Trial(Answer):
+    """One configuration of a sweep."""
+
+    number: Count
+    state: TrialState
+    job_id: str | None
+    """The job that trains it; None of a duplicate, which is not run."""
+    parameters: Parameters
+    valid_loss: float | None
+    """What it is compared by; of a trial that was pruned the lowest so far, of one that runs None."""
+    duplicate_of: Count | None
+    cost_usd: str
+    message: str
+
+
+class SearchFields(Answer):
+    algorithm: Algorithm
+    parameters: dict[str, Parameter]
+    num_trials: Count
+    concurrency: Count
+    seed: int
+    pruning: PruningSpec | None
+    max_cost: str | None
+    max_failed_trials: Count
+
+
+class Sweep(Resource):
+    object: Literal["sweep"]
+    created_at: Time
+    finished_at: Time | None
+    name: str
+    state: SweepState
+    model: str
+    """The base model."""
+    search: SearchFields
+    trials_by_state: dict[str, Count]
+    best: Trial | None
+    """The best trial, while trials run the best so far; only that of a sweep which succeeded goes to the gate."""
+    fine_tuned_model: str | None
+    """Name of the best trial's version, once it is registered."""
+    gate: str
+    """What the gate finds of it: `passed`, `failed`, `inconclusive`, `running`, or empty."""
+    cost_usd: str
+    """US dollars that the tenant pays for all trials, as a decimal number."""
+    message: str
+    """How it ended, or why it is stopping."""
+    trials: tuple[Trial, ...] = ()
+    """Every trial, of a sweep that is asked for by its id."""
 
 
 class Refusal(Resource):

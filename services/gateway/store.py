@@ -68,10 +68,15 @@ LIMITED_DEVICES = f"""
     SELECT {columns(DeviceLimit)} FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
 SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
+# A sweep counts as so many jobs as it may have at once, whether they run at this moment or not.
 COUNT_OPEN_JOBS = """
-    SELECT count(*) FROM (
+    SELECT ((SELECT count(*) FROM (
         SELECT job_id FROM job WHERE tenant = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled')
-        UNION SELECT job_id FROM asked_job WHERE tenant = $1 AND asked_at > $2) AS open"""
+        UNION SELECT job_id FROM asked_job WHERE tenant = $1 AND asked_at > $2) AS open)
+        + (SELECT coalesce(sum(greatest(0, (spec ->> 'concurrency')::int - (
+               SELECT count(*) FROM trial JOIN job USING (job_id)
+                WHERE trial.sweep_id = sweep.sweep_id AND job.state NOT IN ('succeeded', 'failed', 'cancelled'))
+           )), 0) FROM sweep WHERE tenant = $1 AND state = 'running'))::bigint"""
 COUNT_OPEN_DATASETS = "SELECT count(*) FROM dataset WHERE tenant = $1 AND state = 'validating'"
 COUNT_BYTES = "SELECT coalesce(sum(size_bytes), 0)::bigint FROM file WHERE tenant = $1 AND state <> 'deleted'"
 COUNT_COMMANDS = "SELECT coalesce(sum(count), 0)::bigint FROM commands_of_day WHERE tenant = $1 AND day = $2"
@@ -208,6 +213,9 @@ PRUNE_REFUSALS = """
 PRUNE_ALERTS = """
     DELETE FROM alert WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM alert WHERE raised_at < now() - $1::interval LIMIT $2))"""
+PRUNE_SWEEPS = """
+    DELETE FROM sweep WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM sweep WHERE finished_at < now() - $1::interval LIMIT $2))"""
 PRUNE_OUTCOMES = """
     DELETE FROM outcome WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM outcome WHERE saved_at < now() - $1::interval LIMIT $2))"""
@@ -224,8 +232,9 @@ PRUNE_SESSIONS = """
     DELETE FROM page_session WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM page_session WHERE expires_at < now() - $1::interval LIMIT $2))"""
 PRUNED = (
-    *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED),
-    *(PRUNE_REFUSALS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS, PRUNE_KEYS, PRUNE_SESSIONS),
+    *(PRUNE_STEPS, PRUNE_EVENTS, PRUNE_CHECKPOINTS, PRUNE_ENDED, PRUNE_SWEEPS),
+    *(PRUNE_REFUSALS, PRUNE_ALERTS, PRUNE_OUTCOMES, PRUNE_ASKED_EVALUATIONS, PRUNE_UPLOADS),
+    *(PRUNE_KEYS, PRUNE_SESSIONS),
 )
 """Statements in the order in which they run: what is kept of an ended job goes before the row that names it."""
 

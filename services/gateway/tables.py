@@ -58,6 +58,9 @@ REFUSE_DATASET = """
     INSERT INTO dataset (dataset_id, tenant, state, detail) VALUES ($1, $2, 'rejected', $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = 'rejected', detail = dataset.detail || $3
      WHERE dataset.tenant = $2 AND dataset.state = 'validating'"""
+REFUSE_SWEEP = """
+    UPDATE sweep SET state = 'failed', message = $3, finished_at = $4
+     WHERE sweep_id = $1 AND tenant = $2 AND state = 'running'"""
 SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
 DELAY_JOBS = """
     UPDATE job SET waiting_for = $3
@@ -142,6 +145,8 @@ CHECKPOINT = Table(
 )
 ALERT = Table("alert", ("job_id", "attempt", "rule", "episode"), once=("tenant", "raised_at"))
 RAISED_ALERT = Table("alert", ("job_id", "attempt", "rule", "episode"), is_inserted=False)
+SWEEP = Table("sweep", ("sweep_id",), once=("tenant",), only_where="sweep.tenant = EXCLUDED.tenant")
+TRIAL = Table("trial", ("sweep_id", "number"), once=("tenant", "job_id"))
 DATASET = Table(
     "dataset",
     ("dataset_id",),
@@ -276,6 +281,10 @@ def digests_of(spec: DatasetSpec) -> list[str]:
 async def refuse_dataset(conn: Connection, event: CommandRefused) -> None:
     detail = {"code": event.code, "message": event.message}
     await conn.execute(REFUSE_DATASET, event.subject_id, event.tenant, detail)
+
+
+async def refuse_sweep(conn: Connection, event: CommandRefused, *, at: datetime) -> None:
+    await conn.execute(REFUSE_SWEEP, event.subject_id, event.tenant, event.message, at)
 
 
 async def save_answer(conn: Connection, dataset_id: str, tenant: str, answer: DatasetAnswer) -> None:

@@ -3,7 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
-from schemas import alert, checkpoint, cost, dataset, deployment, evaluation, job, model, node, training
+from schemas import (
+    alert,
+    checkpoint,
+    cost,
+    dataset,
+    deployment,
+    evaluation,
+    job,
+    model,
+    node,
+    sweep,
+    training,
+)
 from schemas.base import CommandRefused, Message
 
 BundleFact = (
@@ -140,6 +152,11 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     checkpoint.CheckpointOverdue: lambda e: ("warn", f"no checkpoint since step {e.last_step}"),
     alert.AlertRaised: lambda e: ("warn", f"alert {e.rule.value}: {e.message}"),
     alert.AlertCleared: lambda e: ("info", f"alert {e.rule.value} cleared: {e.message}"),
+    sweep.TrialEnded: lambda e: (
+        "info",
+        f"trial {e.number} of {e.sweep_id}: {e.state.value}. {e.message}".rstrip(),
+    ),
+    sweep.TrialChosen: lambda e: ("info", "the best trial of its sweep: goes to the gate"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
     evaluation.EvalCheckCompleted: lambda e: (
         "info" if e.result.outcome in ("passed", "not_requested") else "warn",

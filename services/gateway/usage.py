@@ -7,6 +7,7 @@ from schemas.dataset import SubmitDataset
 from schemas.evaluation import ReevaluateModel
 from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
+from schemas.sweep import CancelSweep, SubmitSweep
 from services.gateway import store
 from services.gateway.quotas import QuotaExceeded, Quotas
 from services.gateway.webhooks import store as webhook_store
@@ -18,7 +19,7 @@ A_DAY = timedelta(days=1)
 ANSWERED_WITHIN = timedelta(hours=1)
 """A job that was asked for longer ago, and that nobody answered, does not count any more."""
 
-RELEASES = (CancelJob, UndeployModel)
+RELEASES = (CancelJob, CancelSweep, UndeployModel)
 """Commands that free what others wait for, so that they are counted and never refused."""
 
 
@@ -26,10 +27,13 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
     """Emit what a tenant asks for; the ids of the commands. Raises QuotaExceeded, and then nothing is sent."""
     quotas = defaults.changed_by(await store.find_quotas(unit.conn, tenant) or {})
     is_release = all(isinstance(command, RELEASES) for command in commands)
-    await _count_commands(unit, tenant, None if is_release else quotas.commands_per_day, len(commands))
+    trials = sum(each.spec.most_trials for each in commands if isinstance(each, SubmitSweep))
+    limit = None if is_release else quotas.commands_per_day
+    await _count_commands(unit, tenant, limit, len(commands) + trials)
     jobs = {each: _new_job(command) for each, command in enumerate(commands) if _new_job(command)}
-    if jobs:
-        await _require_open_jobs(unit, tenant, quotas.open_jobs)
+    at_once = sum(each.spec.concurrency for each in commands if isinstance(each, SubmitSweep))
+    if jobs or at_once:
+        await _require_open_jobs(unit, tenant, quotas.open_jobs, at_once or 1)
     if any(isinstance(command, SubmitDataset) for command in commands):
         await _require_open_datasets(unit.conn, tenant, quotas.open_datasets)
     command_ids = await unit.emit(*commands)
@@ -93,13 +97,13 @@ async def _count_commands(unit: Unit, tenant: str, limit: int | None, more: int)
     await unit.conn.execute(store.FORGET_DAYS, tenant, today)
 
 
-async def _require_open_jobs(unit: Unit, tenant: str, limit: int | None) -> None:
+async def _require_open_jobs(unit: Unit, tenant: str, limit: int | None, more: int) -> None:
     await unit.conn.execute(store.FORGET_ASKED, tenant, unit.now - ANSWERED_WITHIN)
     if limit is None:
         return
     is_open = await unit.conn.fetchval(store.COUNT_OPEN_JOBS, tenant, unit.now - ANSWERED_WITHIN)
-    if is_open >= limit:
-        message = f"found {is_open} jobs that have not ended"
+    if is_open + more > limit:
+        message = f"found {is_open} jobs that have not ended" + (f" and {more} more" if more > 1 else "")
         raise QuotaExceeded("open_jobs", message, limit=limit, again_in=A_MINUTE)
 
 

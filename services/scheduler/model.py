@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import BestBundle, BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
@@ -198,6 +198,14 @@ class Stop:
     """Reason of the pause, with reason `pause`."""
     by_alert: bool = False
     """Whether an alert ends the job, with reason `cancel`."""
+    is_pruned: bool = False
+    """Whether its sweep ends the job, with reason `cancel`."""
+
+    @property
+    def cancel_reason(self) -> Literal["user", "alert", "prune"]:
+        if self.is_pruned:
+            return "prune"
+        return "alert" if self.by_alert else "user"
 
 
 @dataclass(frozen=True)

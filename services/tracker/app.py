@@ -1,6 +1,6 @@
 """Wiring of the tracker: `python -m services.tracker.app`."""
 
-from services.tracker import handlers, store
+from services.tracker import handlers, store, sweep_store
 from services.tracker.settings import Settings
 from shared.service import Service
 
@@ -11,6 +11,7 @@ def build(settings: Settings | None = None) -> Service:
     handlers.register(service)
     service.prune(store.PRUNE_STEPS, older_than=settings.timing.history_retention)
     service.prune(store.PRUNE_WATCHES, older_than=settings.timing.history_retention)
+    service.prune(sweep_store.PRUNE_SWEEPS, older_than=settings.timing.history_retention)
     return service
 
 

@@ -1,4 +1,4 @@
-"""Steps into the time series, node-seconds into the costs, what looks wrong into alerts."""
+"""Steps into the time series, node-seconds into the costs, what looks wrong into alerts; sweeps follow their jobs."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -17,10 +17,11 @@ from schemas.training import (
     TrainingFailed,
     TrainingStopped,
 )
-from services.tracker import gauges, store
+from services.tracker import gauges, store, sweep_handlers
 from services.tracker.decide import alerts, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
+from services.tracker.decide.sweeps import JobNews
 from shared.errors import Rejected
 from shared.messaging.unit import Unit
 from shared.service import Service
@@ -78,6 +79,12 @@ async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
     await _end_watch(event.job_id, event.attempt, event.tenant, unit)
 
 
+async def end_heard(event: AttemptEnded, unit: Unit) -> None:
+    await attempt_ended(event, unit)
+    if isinstance(event, JobNews):
+        await sweep_handlers.follow_job(event.job_id, event, unit)
+
+
 async def _emit_charge(job_id: str, attempt: int, unit: Unit) -> None:
     """Emit the cost once the nodes are released and the ending is known, in either order."""
     if (fact := await store.find_charge(unit.conn, job_id, attempt)) is not None:
@@ -96,6 +103,7 @@ async def job_scheduled(event: JobScheduled, unit: Unit) -> None:
 async def checkpoint_written(event: CheckpointWritten, unit: Unit) -> None:
     watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
     await _save(watch, alerts.on_checkpoint(watch, event.bundle.step, event.metrics), unit)
+    await sweep_handlers.follow_job(event.job_id, event, unit)
 
 
 async def checkpoint_overdue(event: CheckpointOverdue, unit: Unit) -> None:
@@ -160,13 +168,15 @@ def register(service: Service) -> None:
     service.on(NodesProvisioned, nodes_provisioned)
     service.on(NodesReleased, nodes_released)
     for fact in get_args(AttemptEnded):
-        service.on(fact, attempt_ended)
+        service.on(fact, end_heard)
     service.on(JobScheduled, job_scheduled)
     service.on(CheckpointWritten, checkpoint_written)
     service.on(CheckpointOverdue, checkpoint_overdue)
     service.on(TrainingFailed, training_failed)
     for end in (JobStopping, TrainingStopped, TrainingCompleted):
         service.on(end, training_over)
+
+    sweep_handlers.register(service)
 
     async def measure() -> None:
         async with service.unit() as unit:

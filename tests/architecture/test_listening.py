@@ -91,7 +91,7 @@ async def test_a_service_without_its_handlers_is_refused_at_start(monkeypatch: p
 
 
 def test_a_type_that_many_topics_carry_is_handled_on_the_one_that_is_named():
-    service = built("tracker")
+    service = built("provisioner")
     with pytest.raises(LookupError, match=r"CommandRefused: found dataset\.events, .*name the topic"):
         service.on(CommandRefused, ignore)
     service.on(CommandRefused, ignore, topic=JOB_EVENTS)

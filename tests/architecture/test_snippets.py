@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,7 @@ from deploy.images.passwords import complete
 from deploy.local import environment
 from deploy.local.stack import Stack
 from schemas.specification import DatasetFormat
-from services.gateway.requests import Extensions
+from services.gateway.requests import CreateSweep, Extensions
 from services.ingest.pipeline.formats import parse_example
 from tests.architecture.containers import compose
 from tests.architecture.test_documents import CODE_SPAN, PRESENT, PROGRAM, RETUNE, fenced, name_of
@@ -30,6 +31,7 @@ HOLDERS = {
     ("docs/guides/service.md", "markdown"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "python"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "sql"): "tests/integration/test_add_a_service.py",
+    ("docs/guides/sweeps.md", "toml"): OWN,
     ("docs/guides/webhooks.md", "python"): "tests/integration/test_gateway_webhooks.py",
 }
 """The test of the blocks of a page in a language. Commands and outputs have no language; the tests below read them."""
@@ -96,6 +98,11 @@ def test_the_row_of_the_first_job_is_one_of_a_chat():
     for text in blocks("docs/guides/first-job.md", "json"):
         for number, line in enumerate(text.splitlines(), start=1):
             assert parse_example(json.loads(line), expected=DatasetFormat.CHAT, line=number)
+
+
+def test_the_sweep_of_the_guide_is_one():
+    (text,) = blocks("docs/guides/sweeps.md", "toml")
+    CreateSweep.model_validate(tomllib.loads(text))
 
 
 def test_variables_that_are_exported_are_settings():

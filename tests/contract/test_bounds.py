@@ -21,7 +21,9 @@ COMMANDS = sorted(
 SPECIFICATIONS = (JobSpec, DatasetSpec, Recipe, GateSpec)
 BOUNDED = {"maxLength", "enum", "const", "format"}
 LONGEST_BY_PATTERN = 1_024
-DECIMALS = {f"{path}{name}" for path in ("spec.", "") for name in ("max_cost", "alerts.expected_cost")}
+DECIMALS = {
+    f"{path}{name}" for path in ("spec.job.", "spec.", "") for name in ("max_cost", "alerts.expected_cost")
+}
 """Bounded by their number of digits, which JSON Schema does not say of a text."""
 
 Schema = dict[str, Any]

@@ -30,6 +30,7 @@ FROZEN = {
         "metrics": "job_id",
         "logs": "job_id attempt node follow",
     },
+    "sweeps": {"create": "file", "list": "limit", "show": "sweep_id", "cancel": "sweep_id"},
     "alerts": "job is_open limit",
     "models": {
         "register-base": "name source training_template",

@@ -46,6 +46,8 @@ ELSE = [
     ("GET", "/datasets/{dataset}"),
     ("GET", "/datasets/{dataset}/report"),
     ("DELETE", "/datasets/{dataset}"),
+    ("GET", "/sweeps/{sweep}"),
+    ("POST", "/sweeps/{sweep}/cancel"),
     ("GET", "/files/{file}"),
     ("GET", "/files/{file}/content"),
     ("DELETE", "/files/{file}"),
@@ -67,7 +69,18 @@ LISTS = [
     "/webhook_endpoints",
     "/webhook_endpoints?after={webhook_endpoint}",
     "/alerts?limit=100",
+    "/sweeps",
+    "/sweeps?after={sweep}",
 ]
+
+
+async def a_sweep(world: World) -> dict[str, str]:
+    files = {name: (await world.upload())["id"] for name in ("training_file", "validation_file")}
+    job = {"model": world.base_name, "retune": {"allow_ungated": True}} | files
+    body = {"job": job, "parameters": {"lora.rank": {"choices": [8, 16]}}}
+    answer = await world.ask("POST", "/sweeps", json=body)
+    assert answer.status_code == 200, answer.text
+    return {"sweep": answer.json()["id"]}
 
 
 async def a_webhook(world: World) -> dict[str, str]:

@@ -25,6 +25,7 @@ from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
 from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway_world import World, mark, until
+from tests.integration.sweep_rows import add_sweep
 from tests.reports import a_file_report, a_report
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
@@ -47,6 +48,8 @@ class Shown:
     dataset: str
     rejected: str
     """A dataset whose rows were too bad."""
+    sweep: str
+    """One that has succeeded, of trials without a job of their own timeline."""
 
 
 async def populate(world: World, tenant: str = "demo") -> Shown:
@@ -68,7 +71,8 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
     await world.voices.say("serving_controller", world.ready(served, replica))
     await until(lambda: world.state_of(served.full_name, "ready"), "the deployment")
     dataset, rejected = await a_reported_dataset(world, tenant), await a_rejected_dataset(world, tenant)
-    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected)
+    sweep = await add_sweep(world, tenant, num_trials=18, state="succeeded", name=HOSTILE[:64])
+    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected, sweep)
 
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:

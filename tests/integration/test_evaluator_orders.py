@@ -7,9 +7,10 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import Message
+from schemas.base import Message, TrialOf
 from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import PromotionRefused
+from schemas.sweep import TrialChosen
 from tests.builders import a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job, its_version
 from tests.integration.kernel.conftest import until
@@ -80,6 +81,14 @@ async def test_an_artifact_that_the_registry_refused_is_not_evaluated(
         return await state_of(db, job.job_id) == ("abandoned", "a part is corrupt")
 
     await until(abandoned, "the evaluation abandoned")
+
+
+async def test_a_trial_is_evaluated_when_its_sweep_chooses_it(voice, db, job: JobEvaluating):
+    trial = job.model_copy(update={"trial": TrialOf(sweep_id="sweep-1", number=3)})
+    await tell(voice, db, ("scheduler", trial), ("registry", its_version(trial, digest=a_sha("trial"))))
+    assert await state_of(db, job.job_id) is None
+    await tell(voice, db, ("tracker", TrialChosen(**dict(trial))))
+    assert await state_of(db, job.job_id) is not None
 
 
 async def test_the_gate_of_a_cancelled_job_is_stopped(voice, db, job: JobEvaluating):

@@ -18,7 +18,7 @@ from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
-from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_webhook
+from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_sweep, a_webhook
 
 __all__ = ["world"]
 
@@ -52,6 +52,7 @@ async def owned(world: World) -> dict[str, str]:
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
         **(await a_webhook(world)),
+        **(await a_sweep(world)),
     }
 
 
@@ -130,11 +131,13 @@ class TestTenantsAreApart:
             assert [each for each in owned.values() if each in mine]
 
     async def test_nothing_foreign_is_asked_of_anyone(self, world, owned):
-        """Nor by any of the tests above: no command about the job or the version has left."""
+        """Nor by any of the tests above: no command about the job or the version has left. The sweep's own has."""
         for path in (f"/fine_tuning/jobs/{owned['job']}/cancel", f"/fine_tuning/jobs/{owned['job']}/retry"):
             assert (await world.ask("POST", path, tenant="other")).status_code == 404
         query = "SELECT count(*) FROM outbox WHERE aggregate_id = ANY($1) AND topic LIKE '%.commands'"
-        assert await world.db.fetchval(query, [*owned.values()]) == 0
+        ids = [each for name, each in owned.items() if name != "sweep"]
+        assert await world.db.fetchval(query, ids) == 0
+        assert await world.db.fetchval(query, [owned["sweep"]]) == 1
 
     async def test_one_idempotency_key_of_two_tenants_makes_two_jobs(self, world):
         jobs = {}

@@ -43,6 +43,7 @@ PAGES = (
         "/datasets",
         "/datasets/{dataset}",
     ),
+    *("/sweeps", "/sweeps/{sweep}"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -279,7 +280,7 @@ class TestTenantsAreApart:
 
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
-        own["dataset_id"] = shown.dataset
+        own |= {"dataset_id": shown.dataset, "sweep_id": shown.sweep}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:
@@ -308,6 +309,7 @@ class TestTenantsAreApart:
                 "/models",
                 "/deployments",
                 "/alerts",
+                "/sweeps",
             ):
                 answer = await client.get(path)
                 assert answer.status_code == 200

@@ -178,6 +178,8 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             "/datasets",
             f"/datasets/{shown.dataset}",
             f"/datasets/{shown.rejected}",
+            "/sweeps",
+            f"/sweeps/{shown.sweep}",
             "/login",
             "/nowhere",
         ):

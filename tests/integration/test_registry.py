@@ -8,7 +8,7 @@ import pytest
 
 from schemas import layout
 from schemas.artifacts import ModelManifest
-from schemas.base import DatasetRef, StartFrom
+from schemas.base import DatasetRef, StartFrom, TrialOf
 from schemas.deployment import DeploymentFailed
 from schemas.job import JobCancelled
 from schemas.model import (
@@ -21,6 +21,7 @@ from schemas.model import (
     Stage,
     UndeployModel,
 )
+from schemas.sweep import TrialChosen
 from services.registry import store
 from services.registry.model import model_id
 from shared.postgres.database import register_json
@@ -138,6 +139,16 @@ class TestVersions:
             world.base_sha,
             job.bundle,
         )
+
+    async def test_of_a_trial_are_made_when_its_sweep_chooses_it(self, world):
+        passed_over, chosen = [
+            await world.train(trial=TrialOf(sweep_id="sweep-1", number=number)) for number in range(2)
+        ]
+        await world.voices.say("scheduler", passed_over, chosen)
+        await world.voices.say("tracker", TrialChosen(**dict(chosen)))
+        model = model_id(chosen.job_id, world.digest(chosen))
+        assert (await world.ear.until(model, "ModelRegistered")).job_id == chosen.job_id
+        assert world.ear.types(model_id(passed_over.job_id, world.digest(passed_over))) == []
 
     async def test_wait_for_their_registration_when_the_verdict_comes_first(self, world):
         job = await world.train()

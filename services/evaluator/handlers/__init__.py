@@ -7,6 +7,7 @@ from schemas.deployment import CandidateReady, ReplicaLost, ReplicaReady
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
 from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
+from schemas.sweep import TrialChosen
 from schemas.topics import DEPLOYMENT_EVENTS
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
@@ -32,6 +33,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on_start(lambda: policy.publish(service, settings))
 
     service.on(JobEvaluating, evaluations.job_evaluating)
+    service.on(TrialChosen, evaluations.evaluate_artifact)
     service.on(JobCancelled, evaluations.job_cancelled)
     service.on(ModelRegistered, evaluations.model_registered)
     service.on(ModelArchived, evaluations.model_archived)

@@ -3,6 +3,7 @@
 from schemas.evaluation import ReevaluateModel
 from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
+from schemas.sweep import TrialChosen
 from services.evaluator import store
 from services.evaluator.decide import lifecycle
 from services.evaluator.decide.lifecycle import Decision
@@ -19,6 +20,12 @@ class RunGate(Task, frozen=True):
 
 
 async def job_evaluating(event: JobEvaluating, unit: Unit) -> None:
+    """Evaluate what a job trained; what a trial of a sweep trained when its sweep chooses it."""
+    if event.trial is None:
+        await evaluate_artifact(event, unit)
+
+
+async def evaluate_artifact(event: JobEvaluating | TrialChosen, unit: Unit) -> None:
     await store.lock_job(unit.conn, event.job_id)
     artifact = Artifact.model_validate(event.model_dump())
     await _save_artifact(artifact, unit)

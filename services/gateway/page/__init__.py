@@ -1,6 +1,18 @@
 """The web page of the platform: HTML of what the JSON routes answer, for people who log in with an API key."""
 
-from services.gateway.page import alerts, compare, datasets, gates, job, jobs, login, models, new_job, now
+from services.gateway.page import (
+    alerts,
+    compare,
+    datasets,
+    gates,
+    job,
+    jobs,
+    login,
+    models,
+    new_job,
+    now,
+    sweeps,
+)
 
 ROUTERS = (
     login.router,
@@ -13,4 +25,5 @@ ROUTERS = (
     datasets.router,
     compare.router,
     alerts.router,
+    sweeps.router,
 )

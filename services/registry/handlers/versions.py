@@ -4,6 +4,7 @@ from schemas.base import Delayed
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel, RegisterArtifact
+from schemas.sweep import TrialChosen
 from services.registry import store
 from services.registry.clients import ArtifactCopies
 from services.registry.decide import versions
@@ -36,6 +37,7 @@ def register(service: Service, copies: ArtifactCopies, *, attempts: int) -> None
         return await copies.copy(task.artifact, shapes)
 
     service.on(JobEvaluating, evaluating)
+    service.on(TrialChosen, trial_chosen)
     service.on(JobCancelled, cancelled)
     service.on(RegisterArtifact, register_artifact)
     service.on_task(
@@ -51,6 +53,12 @@ def register(service: Service, copies: ArtifactCopies, *, attempts: int) -> None
 
 
 async def evaluating(event: JobEvaluating, unit: Unit) -> None:
+    """Copy what a job trained; what a trial of a sweep trained when its sweep chooses it."""
+    if event.trial is None:
+        await unit.start_task(CopyArtifact(tenant=event.tenant, artifact=event, cancelled=False))
+
+
+async def trial_chosen(event: TrialChosen, unit: Unit) -> None:
     await unit.start_task(CopyArtifact(tenant=event.tenant, artifact=event, cancelled=False))
 
 

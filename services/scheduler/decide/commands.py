@@ -98,7 +98,7 @@ def _first_stage(command: SubmitJob) -> JobStage | None:
 
 
 def like(original: Job | None, command: RetryJob) -> SubmitJob:
-    """Return the submission that a RetryJob asks for."""
+    """Return the submission that a RetryJob asks for: like a trial, but in no sweep."""
     job = _own(original, command)
     if job.state not in (JobState.FAILED, JobState.CANCELLED):
         raise Refused(
@@ -110,7 +110,7 @@ def like(original: Job | None, command: RetryJob) -> SubmitJob:
         tenant=job.tenant,
         dataset_id=job.dataset_id,
         later_dataset_ids=job.later_dataset_ids,
-        spec=job.spec,
+        spec=job.spec.model_copy(update={"trial": None}),
         retry_of=job.id,
     )
 
@@ -154,7 +154,8 @@ def cancel(stored_job: Job | None, command: CancelJob, view: View) -> Decision:
     if job.state not in ATTEMPT_OPEN:
         return ending.cancelled(job, command.reason)
     deadline = view.now + timedelta(seconds=job.grace_seconds)
-    return stop_attempt(job, Stop(reason, view.now, deadline, f"cancelled ({command.reason})"), view)
+    message, is_pruned = f"cancelled ({command.reason})", command.reason == "prune"
+    return stop_attempt(job, Stop(reason, view.now, deadline, message, is_pruned=is_pruned), view)
 
 
 def pause(stored_job: Job | None, command: PauseJob, view: View) -> Decision:

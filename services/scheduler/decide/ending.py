@@ -44,7 +44,7 @@ def over(job: Job, view: View) -> Decision | None:
         return None
     match stop.reason:
         case StopReason.CANCEL:
-            return cancelled(job, "alert" if stop.by_alert else "user")
+            return cancelled(job, stop.cancel_reason)
         case StopReason.BUDGET:
             return cancelled(job, "budget")
         case StopReason.PAUSE:
@@ -60,11 +60,13 @@ def paused(job: Job, reason: PauseReason) -> Decision:
     return Decision(job.to(JobState.PAUSED), (fact,))
 
 
-def cancelled(job: Job, reason: Literal["user", "budget", "alert"]) -> Decision:
-    """The newest verified bundle of its own is kept as a `dev` version, which nobody asked to have served."""
+def cancelled(job: Job, reason: Literal["user", "budget", "alert", "prune"]) -> Decision:
+    """The newest verified bundle of its own is kept as a `dev` version, which nobody asked to have served; of a trial
+    none is.
+    """
     newest = job.resume if job.resume and job.resume.job_id is None else None
     fields = artifact_fields(job, newest) if newest else _fields_of_stage_before(job)
-    kept = Artifact(**fields | {"auto_deploy": False}) if fields else None
+    kept = Artifact(**fields | {"auto_deploy": False}) if fields and job.spec.trial is None else None
     fact = JobCancelled(
         job_id=job.id,
         tenant=job.tenant,
@@ -176,6 +178,7 @@ def artifact_fields(job: Job, bundle: BundleRef | None) -> dict[str, Any]:
         "started_from": spec.start_from,
         "best_valid_loss": best.valid_loss if best else None,
         "stages": stage_plans(job)[: job.stage.number] if job.stage else (),
+        "trial": spec.trial,
     }
 
 

@@ -8,6 +8,13 @@ from services.scheduler.decide.decision import Decision, DeploymentOverdue, Time
 from services.scheduler.model import Deployment, Evaluation, Job
 
 
+def not_asked(job: Job, view: View) -> Decision | None:
+    """evaluating -> succeeded at once: of a sweep's trials the best one alone goes to the gate, later."""
+    if job.spec.trial is None:
+        return None
+    return _succeeded(job, f"trained as trial {job.spec.trial.number} of {job.spec.trial.sweep_id}")
+
+
 def not_passed(job: Job, view: View) -> Decision | None:
     """evaluating -> succeeded, as soon as it is known which version stays in `dev`."""
     evaluation = job.evaluation

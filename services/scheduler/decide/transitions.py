@@ -35,7 +35,7 @@ ROWS: Mapping[JobState, tuple[Row, ...]] = {
     ),
     JobState.STOPPING: (attempt.completed, ending.noticed, ending.excused, ending.over),
     JobState.PAUSED: (admission.dataset_deleted,),
-    JobState.EVALUATING: (evaluation.not_passed, evaluation.passed),
+    JobState.EVALUATING: (evaluation.not_asked, evaluation.not_passed, evaluation.passed),
     JobState.SUCCEEDED: (),
     JobState.FAILED: (),
     JobState.CANCELLED: (),

@@ -27,7 +27,7 @@ def naming(field: str) -> list[type]:
     [
         ("job_id", {message.type for message in COMMANDS_ON_JOBS}),
         ("tenant", {"CommandRefused", "SubmitJob"}),
-        ("dataset_id", {"CommandRefused", "SubmitJob"}),
+        ("dataset_id", {"CommandRefused", "SubmitJob", "SubmitSweep"}),
     ],
 )
 def test_no_message_holds_a_bad_one(field, holders):
