@@ -3,7 +3,6 @@ and run in order."""
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import time
@@ -20,6 +19,7 @@ from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer
 from services.serving_controller.model import Phase, ReplicaSet, Servable
 from shared.clock import utc_now
+from shared.processes.identity import Identity
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
 
 pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
@@ -111,7 +111,7 @@ async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
         f"{replica.address.url}/adapters", json=adapter, headers={"authorization": f"Bearer {key}"}
     )
     assert answer.status_code == 404
-    process = Path(f"/proc/{_leader(rig)}")
+    process = Path(f"/proc/{_leader(rig).pid}")
     for secret in (key, rig.backend.management_key(replica.replica_id)):
         assert secret not in (process / "cmdline").read_text() + (process / "environ").read_text()
 
@@ -145,8 +145,8 @@ async def test_a_tool_that_has_to_be_called_is_called_whole_and_in_pieces(rig: R
     assert json.loads("".join(piece["function"].get("arguments", "") for piece in pieces)) == {"city": "Bonn"}
 
 
-def _leader(rig: Rig) -> int:
-    return int((rig.backend.folder(rig.replica(rig.replica_set()).replica_id) / "pid").read_text().split()[0])
+def _leader(rig: Rig) -> Identity:
+    return Identity.parse((rig.backend.folder(rig.replica(rig.replica_set()).replica_id) / "pid").read_text())
 
 
 async def test_an_adapter_is_loaded_read_back_probed_and_answers_as_it_was_trained(
@@ -235,7 +235,8 @@ async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, firs
     before = await rig.converge(rig.replica_set(first))
     rig.facts.clear()
     # Only the process that answers: its engine survives, and must not be left behind.
-    os.kill(_leader(rig), signal.SIGKILL)
+    leader = _leader(rig)
+    leader.signal_alone(signal.SIGKILL)
     began = time.monotonic()
     while rig.replica(rig.replica_set()).phase is Phase.READY:
         await rig.round(rig.replica_set(first))
@@ -249,8 +250,7 @@ async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, firs
     assert after.served_base == before.served_base
     answer = await rig.client(after).answer(first.served_name, PROMPTS[0])
     assert _far_from_the_reference(rig, answer, 1) < CLOSE
-    titles = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
-    assert sum("EngineCor" in title for title in titles if title) <= 2
+    assert [*leader.session()] == []
 
 
 async def test_ending_it_leaves_no_process(rig: Rig):
@@ -258,5 +258,4 @@ async def test_ending_it_leaves_no_process(rig: Rig):
     leader = _leader(rig)
     await rig.backend.end(replica.replica_id)
     assert await rig.backend.inspect(replica.replica_id) is None
-    sessions = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat")]
-    assert [fields for fields in sessions if int(fields[3]) == leader and fields[0] != "Z"] == []
+    assert [*leader.session()] == []
