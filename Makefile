@@ -34,7 +34,7 @@ DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
+.PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test stress chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ quick: $(VENV)/.installed ## unit, contract and architecture tests (< 60 s)
 
 test: setup ## every test, or T=path
 	@$(TEST)
+
+stress: setup ## T=path three times beside four busy processes: what fails there fails on a busy machine one day
+	@trap 'kill $$(jobs -p)' EXIT; \
+	for _ in 1 2 3 4; do timeout 1800 $(BIN)/python -c 'while True: pass' & done; \
+	for _ in 1 2 3; do $(BIN)/pytest -q $(T); done
 
 chaos: setup ## every row of docs/proof/reliability.md at full size, HOURS (the soak MINUTES=60 of them); SEED=n FIGURES=file
 	@[ ! -e $(FIGURES) ] || { echo "$(FIGURES) has the figures of an earlier run: move it or set FIGURES=" >&2; exit 1; }
