@@ -1,14 +1,16 @@
 """Devices of machines: who shares one, what is kept for a job in front, and which pools a job goes to."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base import DeviceKind
+from schemas.base import CapacityType, DeviceKind
+from schemas.node import PoolCapacityChanged
+from services.scheduler.decide.ledger import Pool, pool_of
 from services.scheduler.decide.queue import why_waiting
 from tests.builders import NOON, a_booking, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants
@@ -29,6 +31,19 @@ def a_line(**sizes):
         waiting(name, minutes=9 - place, nodes=nodes, devices_per_node=devices)
         for place, (name, (nodes, devices)) in enumerate(sizes.items())
     ]
+
+
+def test_a_pool_is_as_it_was_announced():
+    fact = PoolCapacityChanged(
+        pool="h100", capacity_type=CapacityType.SPOT, nodes=6, free=5, devices_per_node=8, price_per_hour="24.00",
+        device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30, accelerator="H100", drained=(1, 3),
+        max_devices_per_job=16, tenants=("acme",), is_removed=True,
+    )  # fmt: skip
+    pool = pool_of(fact, now=NOON)
+    shared = {field.name for field in fields(Pool)} & {*PoolCapacityChanged.model_fields} - {"free"}
+    assert {"drained", "max_devices_per_job", "tenants", "is_removed"} < shared
+    assert {name: getattr(pool, name) for name in shared} == {name: getattr(fact, name) for name in shared}
+    assert (pool.name, pool.changed_at) == ("h100", NOON)
 
 
 class TestSharing:
