@@ -79,7 +79,7 @@ class TestStop:
         assert (decision.events, decision.actions) == ((), ())
         assert decision.wake_at == NOON + 30 * SECOND
         attempt = decision.attempt
-        assert decide.on_due(attempt, now=NOON + 29 * SECOND).actions == ()
+        assert decide.on_due(attempt, now=NOON + 29 * SECOND) == decide.Decision(attempt)
         assert decide.on_due(attempt, now=NOON + 30 * SECOND).actions == (Release(),)
 
     def test_deadline_only_moves_earlier(self):
@@ -135,7 +135,7 @@ class TestRelease:
     def test_at_job_evaluating_with_time_for_the_log(self):
         decision = decide.on_attempt_completed(running())
         assert decision.actions == (Release(grace_seconds=decide.FINISH_GRACE_SECONDS),)
-        assert decide.on_attempt_completed(decision.attempt).actions == ()
+        assert decide.on_attempt_completed(decision.attempt) == decide.Decision(decision.attempt)
 
     def test_tells_from_when_to_when(self):
         released = decide.on_released(decide.on_attempt_completed(running()).attempt, now=NOON + SECOND)
@@ -203,7 +203,8 @@ class TestQueue:
         assert decision.events[0].waiting_for == "Priority"
         assert (decision.attempt.state, decision.attempt.held) == (AttemptState.QUEUED, 2)
         assert decision.wake_at is None
-        assert decide.on_due(decision.attempt, now=START_DEADLINE + 60 * SECOND).actions == ()
+        later = START_DEADLINE + 60 * SECOND
+        assert decide.on_due(decision.attempt, now=later) == decide.Decision(decision.attempt)
 
     def test_is_left_when_it_runs_and_costs_and_is_awaited_from_then_on(self):
         later = NOON + 1000 * SECOND

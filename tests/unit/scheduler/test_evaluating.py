@@ -4,17 +4,38 @@ from datetime import timedelta
 
 import pytest
 
+from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.job import JobFailed, JobSucceeded
 from schemas.lifecycle import JobState
 from schemas.model import Stage
 from services.scheduler.decide.decision import DeploymentOverdue
-from tests.builders import NOON, a_job, a_job_spec
+from services.scheduler.decide.facts import deployment_of
+from tests.builders import NOON, a_job, a_job_spec, a_sha
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
 
 VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEEDED, FAILED, CANCELLED = (
     JobState
 )
+
+
+SLOT = {
+    "pool": "serve-1", "base_sha": a_sha("base"), "slot": "ft:tiny:acme::1", "tenant": "acme",
+    "digest": a_sha("model"), "model_id": "mv-1", "generation": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fact", "end"),
+    [
+        (DeploymentReady(**SLOT, served_name="x@1", replicas=()), (True, "")),
+        (DeploymentFailed(**SLOT, code="load", reason="no memory"), (False, "load: no memory")),
+    ],
+)
+def test_what_serving_says_is_of_one_generation_of_a_slot(fact, end):
+    deployment = deployment_of(fact)
+    assert (deployment.slot, deployment.tenant, deployment.generation) == ("ft:tiny:acme::1", "acme", 3)
+    assert (deployment.is_ready, deployment.message) == end
 
 
 class TestEvaluating:

@@ -194,7 +194,7 @@ class TestReconcile:
     def test_keeps_the_version_before_loaded_for_a_while(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE))
         decision = reconcile(slot, {TWO.served_name: everywhere(HERE), ONE.served_name: everywhere(HERE)})
-        assert [retired.servable for retired in decision.retired] == [ONE]
+        assert decision.retired == (Retired(ONE, NOON + KEEP),)
         assert types(decision) == [DeploymentReady]
 
     def test_tells_when_an_earlier_digest_is_back(self):

@@ -91,6 +91,9 @@ def test_a_large_command_is_refused_and_its_payload_is_not_read():
     refusal = refusal_of(result, result.refused)
     assert (refusal.code, refusal.command, refusal.command_id) == ("too_large", "CancelJob", "c-1")
     assert refusal.message == "CancelJob: found 65537 bytes, expected at most 65536"
+    of_the_limit = read(replace(record, value=b"{" * MAX_COMMAND_BYTES))
+    assert isinstance(of_the_limit, Unreadable)
+    assert of_the_limit.reason != "too_large"
 
 
 def test_a_refusal_repeats_no_more_than_a_sentence_of_what_was_sent():

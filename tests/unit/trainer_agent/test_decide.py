@@ -22,7 +22,7 @@ from schemas.training import (
 )
 from services.trainer_agent import decide
 from services.trainer_agent.decide import SILENCE, Decision, Purpose
-from services.trainer_agent.model import Attempt, AttemptState, Stop
+from services.trainer_agent.model import Attempt, AttemptState, Claim, Stop
 from tests.moves import moves_of
 from tests.unit.trainer_agent.attempts import (
     LONG_AGO,
@@ -45,6 +45,34 @@ from tests.unit.trainer_agent.attempts import (
     types,
     uploaded,
 )
+
+
+@pytest.mark.parametrize(
+    ("report", "decided"),
+    [
+        (prepared(), decide.on_runner_prepared),
+        (reached(), decide.on_step_reached),
+        (uploaded(), decide.on_bundle_uploaded),
+        (stopped(), decide.on_runner_stopped),
+    ],
+    ids=lambda each: getattr(each, "type", ""),
+)
+def test_a_claim_is_decided_by_its_report(report, decided):
+    for attempt, newest in ((in_training(), 1), (in_training(), 2)):
+        expected = decided(attempt, report, newest=newest)
+        assert decide.on_claim(attempt, Claim("e-1", report), now=NOON, newest=newest) == expected
+
+
+def test_a_runner_is_known_by_its_start():
+    decision = decide.on_claim(an_attempt(), Claim("e-1", started(1)), now=NOON, newest=1)
+    assert decision == on_started(an_attempt(), started(1), report_id="e-1")
+    runner = decision.attempt.runner(1)
+    assert (runner.node_id, runner.host, runner.port, runner.report_id) == (
+        "node-1",
+        "127.0.0.1",
+        4001,
+        "e-1",
+    )
 
 
 class TestGangBarrier:
