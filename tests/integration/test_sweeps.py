@@ -32,27 +32,16 @@ from schemas.sweep import (
 from services.tracker.decide.trial import job_id_of
 from shared.clock import utc_now
 from tests.builders import TENANT
-from tests.integration.voices import Ear, Voices, ear, voices
+from tests.integration.tracker_world import tracker, voice
+from tests.integration.voices import Ear, Voices, ear
 from tests.unit.tracker.sweep_world import Training, a_sweep_spec, cancelled, evaluating, succeeded, written
+
+__all__ = ["tracker", "voice"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
 HALVING = PruningSpec(rule=PruningRule.SUCCESSIVE_HALVING)
 PRUNED_TPE = {"algorithm": "tpe", "pruning": HALVING, "num_trials": 14, "concurrency": 3}
-
-
-@pytest.fixture(scope="module")
-async def tracker(stack: Stack) -> AsyncIterator[Stack]:
-    await stack.start("tracker")
-    await stack.wait_healthy("tracker")
-    yield stack
-    await stack.stop("tracker")
-
-
-@pytest.fixture(scope="module")
-async def voice(tracker: Stack) -> AsyncIterator[Voices]:
-    async with voices(tracker) as voice:
-        yield voice
 
 
 @pytest.fixture(scope="module")

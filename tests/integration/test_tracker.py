@@ -15,7 +15,10 @@ from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseRe
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.training import StepMetrics, StepsRecorded
 from tests.integration.kernel.conftest import until
-from tests.integration.voices import Ear, Voices, ear, voices
+from tests.integration.tracker_world import db, tracker, voice
+from tests.integration.voices import Ear, Voices, ear
+
+__all__ = ["db", "tracker", "voice"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -24,30 +27,9 @@ NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-async def tracker(stack: Stack) -> AsyncIterator[Stack]:
-    await stack.start("tracker")
-    await stack.wait_healthy("tracker")
-    yield stack
-    await stack.stop("tracker")
-
-
-@pytest.fixture(scope="module")
-async def voice(tracker: Stack) -> AsyncIterator[Voices]:
-    async with voices(tracker) as voice:
-        yield voice
-
-
-@pytest.fixture(scope="module")
 async def heard(tracker: Stack) -> AsyncIterator[Ear]:
     async with ear(tracker, "cost.events") as heard:
         yield heard
-
-
-@pytest.fixture(scope="module")
-async def db(tracker: Stack) -> AsyncIterator[asyncpg.Connection]:
-    conn = await asyncpg.connect(tracker.postgres_dsn("operator"))
-    yield conn
-    await conn.close()
 
 
 @pytest.fixture
