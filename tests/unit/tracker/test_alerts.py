@@ -124,6 +124,8 @@ class TestLossSpike:
             ("AlertRaised", "loss_spike", 103),
             ("AlertCleared", "loss_spike", 122),
         ]
+        [first, _] = seen_of(steps).events
+        assert 2.6 == first.value > first.limit > 1.0
 
     def test_a_second_one_is_another_episode(self):
         steps = changed(curve(300, falling), [*range(101, 107), *range(201, 207)], loss=2.6)

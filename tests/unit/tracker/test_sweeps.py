@@ -167,6 +167,9 @@ class TestEnd:
         world.take(sweeps.cancel(world.sweep, SWEEP_ID, TENANT, world.trials))
         running = [each.job_id for each in world.of(SubmitJob)]
         assert [each.job_id for each in world.of(CancelJob)] == running
+        assert world.sweep.state is SweepState.STOPPING
+        world.take(sweeps.cancel(world.sweep, SWEEP_ID, TENANT, world.trials))
+        assert [each.job_id for each in world.of(CancelJob)] == running
         world.hear(*(cancelled(job_id, "user") for job_id in running))
         assert world.of(SweepEnded)[0].state is SweepState.CANCELLED
         assert {each.state for each in world.trials} == {TrialState.CANCELLED}

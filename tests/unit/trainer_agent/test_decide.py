@@ -232,6 +232,11 @@ class TestEndOfAnAttempt:
         assert types(decision) == [TrainingCompleted]
         assert decision.attempt.state is AttemptState.CLOSED
 
+    def test_another_runner_that_has_stopped_is_waited_for_no_more(self):
+        attempt = on_stopped(in_training(), stopped(1)).attempt
+        assert [attempt.runner(index).has_stopped for index in (0, 1)] == [False, True]
+        assert on_stopped(in_training(runners=(a_runner(0),)), stopped(1)).attempt.runner(1) is None
+
     def test_runner_0_says_why_it_completed_early(self):
         claim = stopped(outcome="completed", bundle=a_bundle(), message="ended early at step 7 of 40")
         [fact] = on_stopped(in_training(), claim).messages
@@ -240,6 +245,7 @@ class TestEndOfAnAttempt:
     def test_runner_0_completed_without_a_bundle_is_our_fault(self):
         decision = on_stopped(in_training(), stopped(outcome="completed"))
         assert types(decision) == [TrainingFailed, TrainingStopped]
+        assert decision.attempt.state is AttemptState.CLOSED
         assert only(decision, TrainingFailed).failure_class is FailureClass.INTERNAL
 
     @pytest.mark.parametrize(
