@@ -60,10 +60,20 @@ def test_an_end_tells_every_check_in_order_and_then_one_verdict(outcome, verdict
     assert {event.model_id for event in decision.events} == {"model-digest"}
 
 
+def test_progress_is_that_of_the_evaluation():
+    fact = lifecycle.progressed(an_evaluation(), {"activity": "holdout", "items_done": 3})
+    assert (fact.eval_id, fact.model_id, fact.activity, fact.items_done) == (
+        "eval-1",
+        "model-digest",
+        "holdout",
+        3,
+    )
+
+
 @pytest.mark.parametrize("state", sorted(TRANSITIONS.terminal - {EvaluationState.ABANDONED}))
 def test_a_verdict_is_published_once(state):
     over = an_evaluation(state)
-    assert lifecycle.end(over, a_result()).events == ()
+    assert lifecycle.end(over, a_result()) == lifecycle.Decision(over)
     assert lifecycle.give_up(over, reason="again").events == ()
 
 

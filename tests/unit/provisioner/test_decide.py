@@ -214,6 +214,7 @@ class TestQueue:
         event = decision.events[0]
         assert event.start_deadline == START_DEADLINE + 1000 * SECOND
         assert [node.allocated_at for node in event.nodes] == [later] * 2
+        assert decision.attempt.start_deadline == event.start_deadline
         assert decision.wake_at == event.start_deadline + START_SLACK
         submitted = decide.on_created(
             creating(), has_nodes=True, is_queued=True, now=NOON + 20 * SECOND
@@ -263,6 +264,12 @@ class TestNoticesOfTheBackend:
         assert (decision.events[0].node_id, decision.events[0].source) == ("a-ftjob-1-e1-n0", "preemption")
         assert decision.actions == (Notify(0, NOON + 30 * SECOND),)
         assert decision.wake_at == NOON + 30 * SECOND
+
+    def test_of_a_node_count_beside_one_that_has_ended(self):
+        one_left = exits(running(), {0: 143}).attempt
+        assert [node.has_ended for node in one_left.nodes] == [True, False]
+        decision = shown(one_left, ended(0, 143), replace(self.notice(), index=1))
+        assert [event.node_id for event in decision.events] == ["a-ftjob-1-e1-n1"]
 
     def test_are_told_once_unless_they_come_nearer(self):
         noticed = shown(running(), self.notice()).attempt

@@ -13,6 +13,7 @@ from schemas.model import (
 from services.registry.decide import base_models, slots
 from services.registry.decide.base_models import BadBaseModel, register
 from services.registry.model import BaseModel, Slot
+from tests.builders import capabilities
 from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, a_version
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -111,9 +112,10 @@ class TestTrainingTemplate:
 
 class TestRegister:
     def test_announces_a_new_name(self):
-        base = replace(a_base(), training_template_sha256="7" * 64)
+        base = replace(a_base(), training_template_sha256="7" * 64, capabilities=capabilities())
         (fact,) = register(base, None).events
         assert isinstance(fact, BaseModelRegistered)
+        assert fact.capabilities == base.capabilities
         assert (fact.template_sha256, fact.training_template_sha256) == ("f" * 64, "7" * 64)
 
     def test_answers_the_same_files_again_without_harm(self):
