@@ -94,6 +94,12 @@ class TestBudgets:
             waits.append(history.last(JobRequeued).not_before - history.now)
         assert waits == [seconds(0), seconds(0), seconds(60), seconds(120), seconds(240)]
 
+    @pytest.mark.parametrize("order", [(77, 40), (40, 77)])
+    def test_of_two_notices_the_earlier_end_counts(self, order):
+        notices = [incoming.preempted(deadline=NOON + seconds(each)) for each in order]
+        history = History(a_job(JobState.RUNNING)).apply(*notices)
+        assert history.job.run.facts.preemption.deadline == NOON + seconds(40)
+
     def test_a_preemption_long_ago_does_not_count(self):
         job = a_job(STOPPING, preempted_at=(NOON - timedelta(minutes=11), NOON - timedelta(minutes=10)))
         history = History(job).apply(incoming.released(), incoming.stopped())

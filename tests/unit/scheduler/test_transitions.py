@@ -270,12 +270,6 @@ class TestRunning:
             History(a_job(RUNNING)).apply(incoming.completed(), incoming.verified(twin)).job.state is RUNNING
         )
 
-    @pytest.mark.parametrize("order", [(77, 40), (40, 77)])
-    def test_of_two_notices_the_earlier_end_counts(self, order):
-        notices = [incoming.preempted(deadline=NOON + seconds(each)) for each in order]
-        history = History(a_job(RUNNING)).apply(*notices)
-        assert history.job.run.facts.preemption.deadline == NOON + seconds(40)
-
     def test_a_provisioning_failure_is_ignored(self):
         assert History(a_job(RUNNING)).apply(incoming.provisioning_failed("engine_error")).events == []
 
