@@ -116,7 +116,7 @@ def one_by_one(week: Week) -> Iterator[tuple[Results, Samples]]:
 
 
 def of_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the medians over seeds, least and greatest, of the numbers that are told of a small fleet."""
+    """Return the medians over seeds, least and greatest, of the numbers that are shown of a small fleet."""
     return {
         policy: {name: report.summary([take(run[policy]) for run in runs]) for name, take in SHOWN.items()}
         for policy in POLICIES

@@ -13,7 +13,7 @@ REPLICA = "services.serving_controller.clients.server"
 
 
 async def test_no_process_has_a_secret_among_its_arguments(platform: Platform):
-    """Of the services, and of what they start: the replica of the base model, say."""
+    """Of the services, and of what they start, such as the replica of the base model."""
     await running(platform, REPLICA)
     commands = [line for _, line in command_lines(platform)]
     for program in (*(f"services.{name}.app" for name in SERVICES), REPLICA):
