@@ -9,6 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -251,6 +253,19 @@ async def test_a_killed_replica_comes_back_with_the_same_adapters(rig: Rig, firs
     answer = await rig.client(after).answer(first.served_name, PROMPTS[0])
     assert _far_from_the_reference(rig, answer, 1) < CLOSE
     assert [*leader.session()] == []
+
+
+async def test_its_port_is_held_by_the_server_alone(rig: Rig):
+    """An engine that outlives its server must not accept requests that nobody answers."""
+    leader, port = _leader(rig), httpx.URL(rig.replica(rig.replica_set()).address.url).port
+    holders = {
+        process.pid
+        for process in leader.session()
+        for each in psutil.Process(process.pid).net_connections("tcp")
+        if (each.status, each.laddr.port) == (psutil.CONN_LISTEN, port)
+    }
+    assert len([*leader.session()]) > 1
+    assert holders == {leader.pid}
 
 
 async def test_ending_it_leaves_no_process(rig: Rig):
