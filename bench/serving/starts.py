@@ -138,7 +138,7 @@ async def ours(model: Path, scratch: Path) -> AsyncIterator[Start]:
 
 @asynccontextmanager
 async def theirs(model: Path, scratch: Path) -> AsyncIterator[Start]:
-    """With the options of ours that say what is served, and the settings without which vLLM asks the network."""
+    """With our options for what is served, and the settings without which vLLM asks the network."""
     port = free_port()
     options = [
         *(f"--served-model-name={NAME}", "--host=127.0.0.1", f"--port={port}", f"--dtype={ENGINE.dtype}"),

@@ -236,8 +236,8 @@ class TestRefused:
     )
     def test_what_no_trial_could_run_is_refused_at_submit(self, changes, code):
         refusal = check_sweep(a_sweep_spec(**changes))
-        found = refusal and refusal.code
-        assert (found is not None) if code == "decay_without_wsd" else (found == code)
+        actual = refusal and refusal.code
+        assert (actual is not None) if code == "decay_without_wsd" else (actual == code)
 
     @pytest.mark.parametrize(
         "fields",
