@@ -1,5 +1,6 @@
 """Breaking a live stack by hand, so that a checker that finds nothing is known to have looked."""
 
+from collections import Counter
 from uuid import uuid4
 
 import asyncpg
@@ -8,7 +9,7 @@ from deploy.local.stack import Stack
 from ops.doctor.history import History
 from schemas.base import BundleRef, FailureClass
 from schemas.job import JobRequeued
-from schemas.topics import JOB_EVENTS, TRAINING_EVENTS
+from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TRAINING_EVENTS
 from schemas.training import BundleKind, CheckpointWritten
 from shared.clock import utc_now
 from shared.storage.s3 import S3ObjectStore
@@ -21,9 +22,7 @@ UNSENT = """
     INSERT INTO tracker.outbox (event_id, topic, aggregate_id, sequence, type, headers, value, created_at)
     SELECT $1, topic, 'nobody', 1, type, headers, value, clock_timestamp() - interval '1 hour'
       FROM tracker.outbox LIMIT 1"""
-UNAPPLIED = """
-    DELETE FROM scheduler.inbox
-     WHERE event_id = (SELECT min(event_id) FROM scheduler.inbox WHERE topic = 'job.commands')"""
+UNAPPLIED = "DELETE FROM scheduler.inbox WHERE topic = 'job.commands' AND event_id = $1"
 UNTRACED = "UPDATE registry.model_version SET config_hash = repeat('0', 64)"
 UNDEAD = """
     UPDATE scheduler.job SET state = 'running'
@@ -71,7 +70,7 @@ async def break_everything(stack: Stack, history: History) -> None:
     await _until_ready(stack)
     await stack.stop("serving_controller")  # it would put its own table right again
     await stack.stop("gateway")  # it would copy what is forged
-    await _break_tables(stack)
+    await _break_tables(stack, history)
     await _break_store(stack, history)
     await _forge(stack, history, max(history.snapshot.jobs))
     await _execute(stack, APPLIED_WITHOUT_A_COPY, max(history.snapshot.jobs))
@@ -86,12 +85,21 @@ async def _until_ready(stack: Stack) -> None:
         await conn.close()
 
 
-async def _break_tables(stack: Stack) -> None:
+async def _break_tables(stack: Stack, history: History) -> None:
     await _execute(stack, UNSENT, uuid4().hex)
-    for statement in (UNAPPLIED, UNTRACED, UNDEAD, UNFREED, UNFIRED, UNWANTED):
+    await _execute(stack, UNAPPLIED, _id_of_a_command(history))
+    for statement in (UNTRACED, UNDEAD, UNFREED, UNFIRED, UNWANTED):
         await _execute(stack, statement)
     for statement in (UNKNOWN_TO_THE_BROKER, NOT_WANTED, KEPT_FOR_EVER):
         await _execute(stack, statement)
+
+
+def _id_of_a_command(history: History) -> str:
+    """Of the type that the scheduler applied most of: of a type of which it applied none it may know nothing."""
+    inbox = history.kernels["scheduler"].inbox
+    applied = [each for each in history.of_topic(JOB_COMMANDS.name) if (each.topic, each.event_id) in inbox]
+    ((commonest, _),) = Counter(each.type for each in applied).most_common(1)
+    return next(each.event_id for each in applied if each.type == commonest)
 
 
 async def _execute(stack: Stack, statement: str, *arguments: str) -> None:

@@ -14,8 +14,9 @@ from schemas.node import PreemptNode
 from schemas.specification import DatasetPolicy, DatasetSpec, Tier
 from schemas.training import TrainingCompleted
 from services.gateway import tables
+from shared.clock import utc_now
 from shared.postgres.database import Database
-from tests.builders import NOON, a_bundle, a_sha
+from tests.builders import a_bundle, a_sha
 from tests.integration.gateway_world import World, mark, until, world
 
 __all__ = ["world"]
@@ -79,7 +80,7 @@ class TestCommandsOfATenant:
         await world.heard(ids["job_id"], "SubmitJob")
         await world.command("demo", CancelJob(job_id=ids["job_id"], tenant="demo"))
         await until(lambda: world.db.fetchval(IS_WAITING, ids["job_id"]), "the command that waits")
-        await world.voices.say("scheduler", JobSubmitted(**ids, spec=spec, submitted_at=NOON))
+        await world.voices.say("scheduler", JobSubmitted(**ids, spec=spec, submitted_at=utc_now()))
         assert (await world.heard(ids["job_id"], "CancelJob")).topic.name == "job.commands"
 
     async def test_in_another_tenants_name_are_refused_to_the_sender(self, world):
@@ -181,7 +182,7 @@ async def test_the_answer_of_a_dataset_is_in_the_timeline_of_its_job_whichever_i
         tenant="demo",
         dataset_id=dataset_id,
         spec=world.spec(training_file=FileRef(file_id="file-1", sha256=a_sha("x"), size_bytes=1)),
-        submitted_at=NOON,
+        submitted_at=utc_now(),
     )
     rejected = DatasetRejected(
         dataset_id=dataset_id, tenant="demo", code="too_many_dropped", message="Half are."
@@ -223,7 +224,7 @@ class TestTheStreamOfAJob:
         await database.open()
 
         async def tell(conn: Any, name: str) -> None:
-            await tables.add_event(conn, job, "demo", name, event, ("info", name), NOON)
+            await tables.add_event(conn, job, "demo", name, event, ("info", name), utc_now())
 
         async def second() -> None:
             async with database.transaction() as conn:

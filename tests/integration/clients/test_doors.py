@@ -195,6 +195,7 @@ async def operator(stack: Stack) -> AsyncIterator[Operator]:
     await stack.stop("gateway")
 
 
+ALL_ARE_MARKED = "SELECT NOT EXISTS (SELECT FROM unpublished)"
 OPENING = 2
 """Facts that a tenant's topic begins with: that it is open, and who its first user is."""
 
@@ -297,7 +298,8 @@ class TestTenants:
         job_id, topic = await operator.a_job(tenant), tenant_events(tenant).name
         before = story(await login.read(topic, expected=OPENING + 3), job_id)
         rows = await operator.db.fetch("SELECT id FROM outbox WHERE topic = $1", topic)
-        await operator.db.execute("SELECT republish($1)", [row["id"] for row in rows])
+        await until(lambda: operator.db.fetchval(ALL_ARE_MARKED), "the outbox to be marked as published")
+        assert await operator.db.fetchval("SELECT republish($1)", [row["id"] for row in rows]) == len(rows)
         after = story(await login.read(topic, expected=2 * (OPENING + 3)), job_id)
         assert len(after) == 2 * len(before)
         assert {headers(each)["ce_id"]: headers(each)["ce_sequence"] for each in after} == {
