@@ -16,7 +16,7 @@ from schemas.specification import Tier
 from services.gateway import readmodels, store
 from services.gateway.access import OPERATOR, Principal, is_same_key
 from services.gateway.errors import ApiError
-from services.gateway.model import IdempotentRequest, JsonObject, Outcome
+from services.gateway.model import JsonObject, Outcome
 from services.gateway.quotas import Quotas
 from services.gateway.rates import InFlight, Rates
 from services.gateway.settings import Settings
@@ -156,13 +156,6 @@ def _bearer(request: Request) -> str:
 
 def _unauthorised(message: str) -> ApiError:
     return ApiError(401, message, code="invalid_api_key", kind="authentication_error")
-
-
-def require_same_request(request: IdempotentRequest, key: str, digest: str) -> None:
-    """Raises ApiError where the first request with the key was another one."""
-    if request.body_sha256 != digest:
-        message = f"Idempotency-Key {key!r} was used before with another body"
-        raise ApiError(422, message, param="Idempotency-Key", code="idempotency_key_reused")
 
 
 def page_size(limit: int, *, at_most: int = MAX_PAGE) -> int:

@@ -104,7 +104,7 @@ async def submit(request: Request, sender: Sender, context: Context) -> Response
     except (Refused, QuotaExceeded, ValidationError, ApiError) as error:
         draft = Draft(values, tuple(_problems(error)))
         return await _page(request, sender, context, draft, once=once, status=400)
-    return RedirectResponse(f"/jobs/{submitted.job_id}", 303, render.HEADERS)
+    return RedirectResponse(f"/jobs/{submitted.body['id']}", 303, render.HEADERS)
 
 
 @router.post("/datasets")

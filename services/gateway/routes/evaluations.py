@@ -7,11 +7,12 @@ from fastapi import APIRouter, Header
 
 from schemas.evaluation import ReevaluateModel
 from schemas.layout import ItemGroup
-from services.gateway import readmodels, representations, responses, store
-from services.gateway.deps import Admin, Caller, Context, Gateway, require_same_request
+from services.gateway import readmodels, representations, responses
+from services.gateway.deps import Admin, Caller, Context, Gateway
 from services.gateway.errors import ApiError, not_found, unavailable
+from services.gateway.idempotency import answer_once
 from services.gateway.items import item_page, log_text
-from services.gateway.model import Evaluation, ModelVersion
+from services.gateway.model import Evaluation, JsonObject, ModelVersion
 from services.gateway.responses import EvaluationItem, EvaluationLog, Page
 from services.gateway.routes.models import model_version
 
@@ -101,14 +102,11 @@ def _require_servable(version: ModelVersion) -> None:
 async def _ask(caller: Caller, context: Gateway, model_id: str, key: str | None) -> str:
     """The command's id; that of the first request where the key was used before."""
     digest = hashlib.sha256(f"evaluate {model_id}".encode()).hexdigest()
-    async with context.service.unit() as unit:
-        if key and not await store.claim_key(unit.conn, caller.tenant, key, digest):
-            first = await store.get_request(unit.conn, caller.tenant, key)
-            require_same_request(first, key, digest)
-            assert first.response is not None, "it was saved with the key"
-            return str(first.response["command_id"])
+
+    async def ask() -> JsonObject:
         command = ReevaluateModel(model_id=model_id, tenant=caller.tenant)
-        command_id = (await context.send(unit, caller.tenant, command))[0]
-        if key:
-            await store.save_response(unit.conn, caller.tenant, key, {"command_id": command_id})
-    return command_id
+        return {"command_id": (await context.send(unit, caller.tenant, command))[0]}
+
+    async with context.service.unit() as unit:
+        answer = await answer_once(unit.conn, caller.tenant, key, digest, ask)
+    return str(answer.body["command_id"])

@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 from uuid import uuid4
 
@@ -34,11 +35,11 @@ from services.gateway.deps import (
     invalid_cursor,
     page_size,
     refusal,
-    require_same_request,
 )
 from services.gateway.errors import ApiError, not_found
+from services.gateway.idempotency import Answer, answer_once
 from services.gateway.job_readmodels import JobFilter
-from services.gateway.model import Job, JobMemory, SubmittedStage
+from services.gateway.model import Job, JobMemory, JsonObject, SubmittedStage
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
@@ -64,32 +65,21 @@ async def create(
     request: Request,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> job_responses.NewJob | JSONResponse:
+) -> JSONResponse:
     """Two commands with one correlation id: the dataset and the job that waits for it."""
     digest = hashlib.sha256(await request.body()).hexdigest()
-    return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).answer
-
-
-@dataclass(frozen=True)
-class Submitted:
-    job_id: str
-    answer: job_responses.NewJob | JSONResponse
-    """JSON of the first answer where the key was used before."""
+    return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).response()
 
 
 async def submit(
     caller: Principal, context: Gateway, body: CreateJob, *, digest: str, idempotency_key: str | None
-) -> Submitted:
-    """Make a job; of several with the same key and digest one."""
+) -> Answer:
+    """Answer with a new job; of several requests with the same key and digest with one job."""
     async with context.service.unit(correlation_id=uuid4().hex) as unit:
-        if idempotency_key and not await store.claim_key(unit.conn, caller.tenant, idempotency_key, digest):
-            return await _same_answer(unit, caller, idempotency_key, digest)
-        answer = await _submit(unit, caller, context, body)
-        if idempotency_key:
-            saved = answer.model_dump(mode="json")
-            await store.save_response(unit.conn, caller.tenant, idempotency_key, saved)
+        work = partial(_submit, unit, caller, context, body)
+        answer = await answer_once(unit.conn, caller.tenant, idempotency_key, digest, work)
     failpoint("gateway.accepted")
-    return Submitted(answer.id, answer)
+    return answer
 
 
 @dataclass(frozen=True)
@@ -117,7 +107,7 @@ async def prepare(unit: Unit, caller: Principal, body: CreateJob) -> Prepared:
     return Prepared(command, datasets, obstacles, estimated)
 
 
-async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJob) -> job_responses.NewJob:
+async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJob) -> JsonObject:
     prepared = await prepare(unit, caller, body)
     command, job_id = prepared.submit, prepared.submit.job_id
     decide.refuse_final(prepared.obstacles)
@@ -133,15 +123,7 @@ async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJ
     base = await readmodels.find_base_detail(unit.conn, command.spec.base_model, command.spec.base_sha)
     assert job is not None, "its row was inserted a moment ago"
     assert base is not None, "the command was made of it"
-    return representations.new_job(job, command.spec.base_sha, base)
-
-
-async def _same_answer(unit: Unit, caller: Principal, key: str, digest: str) -> Submitted:
-    first = await store.get_request(unit.conn, caller.tenant, key)
-    require_same_request(first, key, digest)
-    assert first.response is not None, "it was saved in the transaction that claimed the key"
-    answer = JSONResponse(first.response, headers={"idempotent-replayed": "true"})
-    return Submitted(str(first.response["id"]), answer)
+    return representations.new_job(job, command.spec.base_sha, base).model_dump(mode="json")
 
 
 async def inputs_of(unit: Unit, tenant: str, body: CreateJob | CreateDataset) -> Inputs:

@@ -1,6 +1,7 @@
 """/v1/sweeps: several configurations of one job, each trained as a job, and the best of them to the gate."""
 
 import hashlib
+from functools import partial
 from typing import Annotated
 from uuid import uuid4
 
@@ -8,7 +9,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse
 
 from schemas.sweep import CancelSweep, SearchSpec, SubmitSweep, SweepSpec, SweepState, check_sweep
-from services.gateway import decide, responses, store, tables
+from services.gateway import decide, responses, tables
 from services.gateway.access import Principal
 from services.gateway.deps import (
     Caller,
@@ -16,9 +17,10 @@ from services.gateway.deps import (
     Gateway,
     invalid_cursor,
     page_size,
-    require_same_request,
 )
 from services.gateway.errors import ApiError, not_found
+from services.gateway.idempotency import answer_once
+from services.gateway.model import JsonObject
 from services.gateway.representations import page
 from services.gateway.requests import CreateSweep
 from services.gateway.responses import Page
@@ -45,21 +47,17 @@ async def create(
     request: Request,
     body: CreateSweep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
-) -> responses.Sweep | JSONResponse:
+) -> JSONResponse:
     """One dataset for all trials, and the sweep, which begins them."""
     digest = hashlib.sha256(await request.body()).hexdigest()
     async with context.service.unit(correlation_id=uuid4().hex) as unit:
-        if idempotency_key and not await store.claim_key(unit.conn, caller.tenant, idempotency_key, digest):
-            return await _same_answer(unit, caller, idempotency_key, digest)
-        answer = await _submit(unit, caller, context, body)
-        if idempotency_key:
-            saved = answer.model_dump(mode="json")
-            await store.save_response(unit.conn, caller.tenant, idempotency_key, saved)
+        work = partial(_submit, unit, caller, context, body)
+        answer = await answer_once(unit.conn, caller.tenant, idempotency_key, digest, work)
     failpoint("gateway.accepted")
-    return answer
+    return answer.response()
 
 
-async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateSweep) -> responses.Sweep:
+async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateSweep) -> JsonObject:
     try:
         prepared = await prepare(unit, caller, body.job)
         decide.refuse_final(prepared.obstacles)
@@ -83,13 +81,7 @@ async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateS
     await add_sweep(unit.conn, command, body.name, now=unit.now)
     row = await find_sweep(unit.conn, command.sweep_id, caller.tenant)
     assert row is not None, "it was added a moment ago"
-    return representation(row, [])
-
-
-async def _same_answer(unit: Unit, caller: Principal, key: str, digest: str) -> JSONResponse:
-    first = await store.get_request(unit.conn, caller.tenant, key)
-    require_same_request(first, key, digest)
-    return JSONResponse(first.response, headers={"idempotent-replayed": "true"})
+    return representation(row, []).model_dump(mode="json")
 
 
 @router.get("/sweeps")
