@@ -45,8 +45,16 @@ class Value(BaseModel):
     )
 
 
+def is_none(value: object) -> bool:
+    return value is None
+
+
 class Spec(BaseModel):
-    """A frozen request. Unknown fields are errors: a misspelt option must not be ignored."""
+    """A frozen request. Unknown fields are errors: a misspelt option must not be ignored.
+
+    A field that comes after a release is None by default and not written while it is (`exclude_if=is_none`), so that
+    readers of that release, to which it is unknown, take every request that does not use it.
+    """
 
     # Infinity passes `gt=0`, but is no JSON, so that no store could keep it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

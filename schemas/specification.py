@@ -21,6 +21,7 @@ from schemas.base import (
     Spec,
     StartFrom,
     TrialOf,
+    is_none,
 )
 from schemas.gate import GateSpec
 
@@ -456,7 +457,7 @@ class JobSpec(Spec):
     """What each alert does. None: it notifies."""
     max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
     """Limit in US dollars; recorded with the job."""
-    trial: TrialOf | None = None
+    trial: Annotated[TrialOf | None, Field(exclude_if=is_none)] = None
     """Its place in a sweep, which the tracker names; such a job ends without the gate. None: it is in none."""
 
     @property

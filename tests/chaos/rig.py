@@ -84,11 +84,10 @@ async def rig(folder: Path, *, seed: int) -> AsyncIterator[Rig]:
             async with fronts(stack, seed=seed) as lines:
                 proxied = lines.settings("RUNNER", role="scheduler")
                 del proxied["RUNNER_POSTGRES_DSN"]
-                _write_files(stack, RUNNER_ENV | proxied)
+                write_files(stack, RUNNER_ENV | proxied)
                 try:
-                    await _bring(
-                        stack, [program(stack, name, env=lines.env(name)) for name in stack.services]
-                    )
+                    await stack._migrate(*stack.services)
+                    await bring(stack, [program(stack, name, env=lines.env(name)) for name in stack.services])
                     yield Rig(stack, lines, disk)
                 finally:
                     await stack.down()
@@ -102,8 +101,9 @@ async def pairs(folder: Path, *, report: Callable[[str], None]) -> AsyncIterator
     stack = Stack(folder / "state", tenants=(TENANT,), report=report)
     await stack.up(())
     try:
-        _write_files(stack, RUNNER_ENV)
-        await _bring(
+        write_files(stack, RUNNER_ENV)
+        await stack._migrate(*stack.services)
+        await bring(
             stack, [program(stack, name, instance) for instance in INSTANCES for name in stack.services]
         )
         yield stack
@@ -119,15 +119,16 @@ def program(stack: Stack, service: str, instance: int = 0, env: Mapping[str, str
     return program
 
 
-def _write_files(stack: Stack, runner_env: Mapping[str, str]) -> None:
+def write_files(stack: Stack, runner_env: Mapping[str, str]) -> None:
+    """The pools, and what node runners have in their environment besides what it holds."""
     root = stack.state.root
     (root / "pools.toml").write_text(POOLS)
     with (root / "runner.env").open("a") as file:
         file.writelines(f"{name}={shlex.quote(value)}\n" for name, value in runner_env.items())
 
 
-async def _bring(stack: Stack, programs: Sequence[Program]) -> None:
-    await stack._migrate(*stack.services)
+async def bring(stack: Stack, programs: Sequence[Program]) -> None:
+    """Start them at once and wait until all are healthy."""
     for each in programs:
         stack._supervisor.start(each)
     for each in programs:
