@@ -138,6 +138,7 @@ generated: $(VENV)/.installed
 	@$(BIN)/python -m deploy.handled --check
 	@$(BIN)/python -m schemas.generate --check
 	@$(BIN)/python -m deploy.reference --check
+	@$(BIN)/python -m deploy.monitoring --check
 
 schemas: $(VENV)/.installed ## regenerate what services handle, JSON Schema, Avro, AsyncAPI and missing samples
 	@$(BIN)/python -m deploy.handled
@@ -158,8 +159,9 @@ migration: ## a new migration: SERVICE=scheduler NAME=add_priority
 service: ## a new service from the template: NAME=archivist
 	@$(PYTHON) deploy/scaffold.py service $(NAME)
 
-reference: $(VENV)/.installed ## regenerate docs/reference
+reference: $(VENV)/.installed ## regenerate docs/reference and Grafana's dashboards
 	@$(BIN)/python -m deploy.reference
+	@$(BIN)/python -m deploy.monitoring
 
 clean: down ## stop the stack and delete its state
 	@rm -rf .retune mutants

@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
 from deploy.bootstrap.settings import Settings as BootstrapSettings
+from deploy.monitoring.metrics import metrics
 from deploy.placeholders import placeholder_settings
 from deploy.reference.markdown import Schema, code, fields, is_model, linked_to, table, type_of
 from schemas.base import Message
@@ -48,6 +49,7 @@ def pages() -> dict[str, str]:
         "http": _http(),
         "messages": _messages(),
         "topics": _topics(),
+        "metrics": _metrics(),
     }
 
 
@@ -347,3 +349,16 @@ def _listeners(topic: Topic) -> list[str]:
     if topic.tenant is not None:
         return [*filter(listens_to_tenants, LISTENS)]
     return [service for service, topics in LISTENS.items() if topic in topics]
+
+
+def _metrics() -> str:
+    rows = [
+        (code(each.name), each.kind, ", ".join(map(code, each.labels)), each.meaning) for each in metrics()
+    ]
+    return _page(
+        "Metrics",
+        "What services show at `/metrics` for Prometheus. `service` is the service that shows it; gauges of rows"
+        " (jobs, pools, replicas) are the same at every process of a service. Alert rules and dashboards are in"
+        " [deploy/monitoring](../../deploy/monitoring/README.md).",
+        [table(("metric", "kind", "labels", "meaning"), rows)],
+    )

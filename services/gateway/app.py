@@ -12,7 +12,7 @@ from prometheus_client import make_asgi_app
 
 from services.gateway import errors, handlers, page, store, usage
 from services.gateway.deps import Gateway
-from services.gateway.middleware import BoundedBody, Traced
+from services.gateway.middleware import BoundedBody, Measured, Traced
 from services.gateway.page import problems
 from services.gateway.removal import Remover
 from services.gateway.responses import ErrorBody
@@ -75,6 +75,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     app.state.service = service
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
+    app.add_middleware(Measured)
     app.mount("/metrics", make_asgi_app())
 
     @app.get("/livez", include_in_schema=False)

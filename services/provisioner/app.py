@@ -7,8 +7,10 @@ from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.backends.slurm import slurm_backends
+from services.provisioner.gauges import GAUGES
 from services.provisioner.settings import ClusterPool, KubernetesPool, Settings, SlurmPool
 from shared.service import Service
+from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
 
 def build(settings: Settings | None = None) -> Service:
@@ -26,6 +28,7 @@ def build(settings: Settings | None = None) -> Service:
     handlers.register(service, Backends(local), pools_file=settings.pools_file, connect=connect)
     for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS, store.PRUNE_FAILURES):
         service.prune(query, older_than=settings.timing.history_retention)
+    service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     return service
 
 

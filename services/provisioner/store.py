@@ -31,6 +31,15 @@ LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
 
 LOCK_POOLS = f"SELECT {POOL.selected} FROM pool ORDER BY name FOR UPDATE"
 
+COUNT_DEVICES = "SELECT name, capacity_type, nodes * devices_per_node FROM pool WHERE NOT is_removed"
+COUNT_HELD = """
+    SELECT name, capacity_type, count(device_lease.pool)
+      FROM pool LEFT JOIN device_lease ON device_lease.pool = pool.name WHERE NOT is_removed
+     GROUP BY name, capacity_type"""
+COUNT_CORDONED = """
+    SELECT name, count(cordon.pool) FROM pool LEFT JOIN cordon ON cordon.pool = pool.name
+     WHERE NOT is_removed GROUP BY name"""
+
 CORDONED = "SELECT machine FROM cordon WHERE pool = $1 ORDER BY machine"
 ADD_CORDON = f"""
     INSERT INTO cordon ({CORDON.names}) VALUES ({CORDON.parameters()})

@@ -2,8 +2,10 @@
 
 from services.scheduler import handlers, store
 from services.scheduler.decide.decision import Policy
+from services.scheduler.gauges import GAUGES
 from services.scheduler.settings import Settings
 from shared.service import Service
+from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
 
 def build(settings: Settings | None = None) -> Service:
@@ -18,6 +20,7 @@ def build(settings: Settings | None = None) -> Service:
     )
     for query in (store.PRUNE_IGNORED, store.PRUNE_ATTEMPTS):
         service.prune(query, older_than=settings.timing.history_retention)
+    service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     return service
 
 

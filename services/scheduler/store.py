@@ -54,6 +54,12 @@ OPEN_JOBS = f"""
       FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
      WHERE job.state IN ('provisioning', 'running', 'stopping', 'evaluating')"""
 
+COUNT_OPEN_JOBS = """
+    SELECT state, spec ->> 'tier', count(*) FROM job
+     WHERE state NOT IN ('succeeded', 'failed', 'cancelled') GROUP BY 1, 2"""
+LONGEST_QUEUED = """
+    SELECT spec ->> 'tier', extract(epoch FROM now() - min(queued_at)) FROM job WHERE state = 'queued' GROUP BY 1"""
+
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
 
 FIND_DATASET = "SELECT facts FROM dataset WHERE dataset_id = $1"

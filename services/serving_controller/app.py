@@ -7,10 +7,12 @@ import httpx
 from services.serving_controller import handlers
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import LocalBackend
+from services.serving_controller.gauges import GAUGES
 from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.settings import Settings
 from shared.service import Service
+from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
 
 def build(settings: Settings | None = None) -> Service:
@@ -33,6 +35,7 @@ def build(settings: Settings | None = None) -> Service:
         keep=settings.policy.keep,
         look_every=timedelta(seconds=settings.look_every_seconds),
     )
+    service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     service.on_stop(http.aclose)
     return service
 

@@ -41,6 +41,10 @@ SAVE_SLOT = f"""
     UPDATE slot SET ({SLOT.names}) = ROW({SLOT.parameters(4)}), revision = revision + 1
      WHERE tenant = $1 AND name = $2 AND revision = $3 RETURNING revision"""
 
+COUNT_REPLICAS = "SELECT served_base, phase, count(*) FROM replica GROUP BY 1, 2"
+COUNT_LOADED = "SELECT served_base, replica_id, cardinality(loaded) FROM replica"
+COUNT_WANTED = "SELECT CASE WHEN is_pending THEN 'pending' ELSE 'ready' END, count(*) FROM wanted GROUP BY 1"
+
 # Returns the replica sets that shall serve something else than before.
 SAVE_WANTED = """
     WITH now_wanted AS (

@@ -58,7 +58,7 @@ REFUSALS = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTimestampE
 
 # Excludes rows under way by their ids and not by the last id: a lower id may be committed after a higher one.
 READ = """
-    SELECT id, topic, aggregate_id, sequence, headers, value,
+    SELECT id, topic, aggregate_id, sequence, type, headers, value,
            EXISTS (SELECT FROM set_aside
                     WHERE set_aside.topic = outbox.topic AND set_aside.aggregate_id = outbox.aggregate_id) AS is_held
       FROM outbox
@@ -239,8 +239,8 @@ class Relay:
             self._ids.difference_update(ids)
         self._alone.difference_update(ids)
         failpoint("relay.marked")
-        for topic, count in Counter(row["topic"] for row in rows).items():
-            PUBLISHED.labels(self._service, topic).inc(count)
+        for (topic, kind), count in Counter((row["topic"], row["type"]) for row in rows).items():
+            PUBLISHED.labels(self._service, topic, kind).inc(count)
 
     async def _with_timeout(self, num_rows: int, work: Awaitable[Result]) -> Result:
         try:

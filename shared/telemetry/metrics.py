@@ -29,7 +29,9 @@ RECORDS_LOST = Counter(
     "Offsets of records that Kafka deleted before the service read them",
     ["service", "topic"],
 )
-PUBLISHED = Counter("events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic"])
+PUBLISHED = Counter(
+    "events_published_total", "Outbox rows acknowledged by Kafka", ["service", "topic", "type"]
+)
 OUTBOX_AGE = Gauge(
     "outbox_oldest_row_seconds", "Age of the oldest row not yet in Kafka, seconds", ["service"]
 )

@@ -7,6 +7,18 @@ from uuid import uuid4
 import asyncpg
 
 from deploy.local.stack import Stack
+from shared.postgres.database import Database
+
+CONSTRAINTS = """
+    SELECT conrelid::regclass::text AS table, conname FROM pg_constraint
+     WHERE connamespace = $1::regnamespace AND contype IN ('f', 'p', 'c', 'n')
+     ORDER BY array_position(ARRAY['f', 'p', 'c', 'n']::"char"[], contype)"""
+
+
+async def drop_constraints(database: Database, schema: str) -> None:
+    """Let the tables of the schema take rows with a few columns."""
+    for row in await database.fetch(CONSTRAINTS, schema):
+        await database.execute(f"ALTER TABLE {row['table']} DROP CONSTRAINT {row['conname']}")
 
 
 @asynccontextmanager

@@ -28,13 +28,10 @@ from schemas.topics import SERVICES
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from tests.builders import NOON, a_bundle, a_sha
+from tests.integration.scratch import drop_constraints
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-CONSTRAINTS = """
-    SELECT conrelid::regclass::text AS table, conname FROM pg_constraint
-     WHERE connamespace = $1::regnamespace AND contype IN ('f', 'p', 'c', 'n')
-     ORDER BY array_position(ARRAY['f', 'p', 'c', 'n']::"char"[], contype)"""
 SHA, OTHER_SHA, SHARED_SHA, NEEDED_SHA = (a_sha(name) for name in ("gone", "new", "shared", "needed"))
 BUNDLE = a_bundle(20)
 SERVABLE = {"model_id": "m-1", "digest": "d-1", "base_sha": "b-1", "full_name": "tiny:x", "kind": "adapter"}
@@ -166,8 +163,7 @@ async def operator(stack: Stack) -> AsyncIterator[Database]:
         for service in SERVICES:
             await superuser.execute(f"CREATE SCHEMA {service}")
             await migrate(service, f"{in_database(stack, 'postgres', name)}?search_path={service}")
-            for row in await superuser.fetch(CONSTRAINTS, service):
-                await superuser.execute(f"ALTER TABLE {row['table']} DROP CONSTRAINT {row['conname']}")
+            await drop_constraints(superuser, service)
         for table, columns in ROWS:
             values = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
             await superuser.execute(

@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
+from prometheus_client import REGISTRY
 from starlette.exceptions import HTTPException
 
-from services.gateway.middleware import MAX_BODY_BYTES, MAX_FORM_BYTES, BoundedBody, Traced
+from services.gateway.middleware import MAX_BODY_BYTES, MAX_FORM_BYTES, BoundedBody, Measured, Traced
 from shared.telemetry.tracing import configure_tracing, current_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -37,6 +40,30 @@ def parts(number: int, size: int = 1024 * 1024):
         return left.pop(0)
 
     return receive
+
+
+class TestMeasured:
+    @pytest.mark.parametrize(
+        ("method", "route", "labels"),
+        [
+            ("POST", "/v1/models/{name}/deploy", ("POST", "/v1/models/{name}/deploy")),
+            ("BREW", "/v1/models", ("", "/v1/models")),
+            ("GET", None, ("GET", "")),
+        ],
+    )
+    async def test_counts_an_answer_by_what_nobody_can_make_up(self, method, route, labels):
+        async def app(scope, receive, send) -> None:
+            if route is not None:
+                scope["route"] = SimpleNamespace(path=route)
+            await send({"type": "http.response.start", "status": 202, "headers": []})
+            await send({"type": "http.response.body", "body": b"x"})
+
+        named = {"method": labels[0], "route": labels[1], "status": "202"}
+        before = REGISTRY.get_sample_value("http_answer_seconds_count", named) or 0
+        server = Server()
+        await Measured(app)(a_scope() | {"method": method}, parts(0), server.send)
+        assert REGISTRY.get_sample_value("http_answer_seconds_count", named) == before + 1
+        assert [each["type"] for each in server.sent] == ["http.response.start", "http.response.body"]
 
 
 class TestBoundedBody:
