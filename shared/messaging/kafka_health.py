@@ -41,7 +41,7 @@ async def kafka_answers(settings: ServiceSettings) -> bool:
     login = sasl(
         settings.kafka_username,
         settings.kafka_password.get_secret_value(),
-        security_protocol=settings.kafka_security_protocol,
+        ca_file=settings.tls.ca_file,
     )
     for host, port, _ in collect_hosts(settings.kafka_bootstrap):
         try:

@@ -14,6 +14,7 @@ from shared.messaging.kafka_health import (
     started,
     wait_until_available,
 )
+from shared.tls import Tls
 
 WINDOW_SECONDS = 0.01
 
@@ -153,7 +154,7 @@ async def test_who_is_cancelled_while_asking_leaves_no_connection_open(monkeypat
         kafka_bootstrap="127.0.0.1:1",
         kafka_username="admin",
         kafka_password=SecretStr("x"),
-        kafka_security_protocol="SASL_PLAINTEXT",
+        tls=Tls(),
     )
     assert await kafka_health.kafka_answers(settings) is False
     assert connection.is_asked.is_set()
