@@ -1,7 +1,7 @@
 import pytest
 from starlette.exceptions import HTTPException
 
-from services.gateway.middleware import MAX_BODY_BYTES, MAX_FORM_BYTES, BoundedBody, Traced
+from services.gateway.middleware import MAX_BODY_BYTES, MAX_FORM_BYTES, BoundedBody, HttpsOnly, Traced
 from shared.telemetry.tracing import configure_tracing, current_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -37,6 +37,18 @@ def parts(number: int, size: int = 1024 * 1024):
         return left.pop(0)
 
     return receive
+
+
+@pytest.mark.parametrize(("scheme", "is_sent"), [("https", True), ("http", False)])
+async def test_browsers_are_to_come_back_over_tls_where_they_came_over_it(scheme, is_sent):
+    server = Server()
+
+    async def answer(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    await HttpsOnly(answer)(a_scope() | {"scheme": scheme}, parts(0), server.send)
+    headers = dict(server.sent[0]["headers"])
+    assert (b"strict-transport-security" in headers) is is_sent
 
 
 class TestBoundedBody:
