@@ -9,8 +9,9 @@ PATIENCE_SECONDS = 4
 
 
 def main() -> int:
-    port = next(value for name, value in os.environ.items() if name.endswith("_HTTP_PORT"))
-    scheme = "https" if os.environ.get("RETUNE_CERT_FILE") else "http"
+    variables = dict(os.environ)
+    port = next(value for name, value in variables.items() if name.endswith("_HTTP_PORT"))
+    scheme = "https" if variables.get("RETUNE_CERT_FILE") else "http"
     # Its certificate names the host that others know it by, and this is the container itself.
     context = ssl._create_unverified_context() if scheme == "https" else None  # noqa: S323, SLF001
     url = f"{scheme}://127.0.0.1:{port}/healthz"
