@@ -11,13 +11,14 @@ from uuid import uuid4
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.failpoints import failpoint
 from shared.settings import ServiceSettings
 from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead
 from shared.storage.signing import SIGNATURE, StoreClock
+from shared.tls import CA_FILE
 
 MULTIPART_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -106,6 +107,8 @@ class S3ObjectStore:
             return await asyncio.to_thread(function, *args)
         except ClientError as error:
             raise _translated(error, args[0]) from error
+        except SSLError as error:
+            raise StorageUnavailable(f"{args[0]}: {error}; {CA_FILE} names who is trusted") from error
         except BotoCoreError as error:
             raise StorageUnavailable(f"{args[0]}: {error}") from error
 
