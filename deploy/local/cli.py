@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.local.binaries import binaries
+from deploy.local.binaries import binaries, postgres
 from deploy.local.cache import cache_folder
 from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.files import require_free_space
@@ -80,14 +80,20 @@ def _setup(options: argparse.Namespace) -> int:
         parts = warm_up(parts)
     except StackError as error:
         print(f"Kafka will start slower: {error}", file=sys.stderr)
+    try:
+        over_tls = str(postgres(tls=True))
+    except StackError as error:
+        over_tls = f"none, so `up --tls` will not start: {error}"
     print(f"Java      {parts.java}\nKafka     {parts.jars[0].parent}")
-    print(f"Postgres  {parts.postgres}\nS3        {parts.versitygw}")
+    print(f"Postgres  {parts.postgres}\n  for TLS {over_tls}\nS3        {parts.versitygw}")
     return DONE
 
 
 def _up(options: argparse.Namespace) -> int:
     state = State(options.state)
     if holder := state.supervisor():
+        if options.tls and state.ca_file is None:
+            raise StackError(f"the stack in {state.root} runs in plain text: stop it with `down` first")
         print(f"the stack in {state.root} is already running (supervisor pid {holder.pid}, {state.phase()})")
         return DONE
     if options.detach:
