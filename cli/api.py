@@ -8,16 +8,21 @@ import httpx
 
 from ops.connection import Connection
 from ops.errors import RefusedByPlatform, Unreachable
+from shared.tls import CA_FILE, client_context
+
+UNKNOWN_AUTHORITY = "CERTIFICATE_VERIFY_FAILED"
 
 
 class Api:
     def __init__(self, connection: Connection, *, as_admin: bool = False) -> None:
         key = connection.admin_key if as_admin else connection.api_key
         self._files = "/admin/files" if as_admin else "/files"
+        self._trusts = f"found {CA_FILE}={connection.ca_file or ''}, expected the file of its authority"
         self._client = httpx.Client(
             base_url=connection.base_url,
             headers={"authorization": f"Bearer {key}"},
             timeout=httpx.Timeout(60.0, connect=5.0),
+            verify=client_context(connection.ca_file) or True,
         )
 
     def get(self, path: str, **params: Any) -> Any:
@@ -57,6 +62,8 @@ class Api:
             return self._client.request(method, path, **options)
         except httpx.TransportError as error:
             url = self._client.base_url
+            if UNKNOWN_AUTHORITY in str(error):
+                raise Unreachable(f"{url} is not trusted ({error}): {self._trusts}") from error
             raise Unreachable(f"{url} does not answer ({error}); is the stack up? `retune status`") from error
 
     def _answer(self, answer: httpx.Response) -> Any:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from ops.connection import Bucket
+from ops.connection import Bucket, Connection
 from ops.errors import Unreachable
 from shared.postgres.database import Database
 from shared.storage.s3 import S3ObjectStore
@@ -16,13 +16,16 @@ SILENCE = timedelta(minutes=1)
 
 
 def object_store(bucket: Bucket) -> S3ObjectStore:
-    return S3ObjectStore(bucket.endpoint, bucket.access_key, bucket.secret_key, bucket=bucket.name)
+    return S3ObjectStore(
+        bucket.endpoint, bucket.access_key, bucket.secret_key, bucket=bucket.name, ca_file=bucket.ca_file
+    )
 
 
 @asynccontextmanager
-async def postgres(dsn: str, *, application: str) -> AsyncIterator[Database]:
-    """Raises Unreachable where Postgres is not there, refuses us or falls silent."""
-    database = Database(dsn, application=application, max_size=2, silence=SILENCE)
+async def postgres(connection: Connection, *, application: str) -> AsyncIterator[Database]:
+    """Raises Unreachable where Postgres is not there, refuses us or falls silent, or no login was given."""
+    dsn = connection.require_postgres()
+    database = Database(dsn, application=application, max_size=2, silence=SILENCE, ca_file=connection.ca_file)
     try:
         await database.open()
         yield database

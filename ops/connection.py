@@ -8,8 +8,10 @@ from pathlib import Path
 from ops.errors import Unreachable
 from shared.env_file import read_env_file
 from shared.messaging.login import Login
+from shared.tls import CA_FILE, client_context, require_https
 
 DEFAULT_STATE = Path(".retune")
+ADDRESSES = ("RETUNE_BASE_URL", "RETUNE_S3_ENDPOINT")
 OPERATOR = "admin"
 """The operator's user of Kafka, as the contract names it."""
 
@@ -22,6 +24,7 @@ class Bucket:
     access_key: str
     secret_key: str
     name: str
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Connection:
     bucket: Bucket | None = None
     audit_public_key_file: str = ""
     """PEM: who signs what the auditor has read."""
+    ca_file: Path | None = None
+    """Authorities that every server is verified with over TLS; None: plain text."""
 
     def require_postgres(self) -> str:
         if not self.postgres_dsn:
@@ -55,11 +60,13 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
         if not path.exists():
             raise Unreachable(f"no stack found: {path} does not exist; start one with `retune up`")
         variables |= read_env_file(path)
+    ca_file = _ca_file(variables)
     try:
         kafka = Login(
             variables["RETUNE_KAFKA_BOOTSTRAP"],
             variables["RETUNE_KAFKA_USERNAME"],
             variables["RETUNE_KAFKA_PASSWORD"],
+            ca_file,
         )
         return Connection(
             variables["RETUNE_BASE_URL"],
@@ -67,14 +74,26 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
             variables.get("RETUNE_ADMIN_KEY", ""),
             kafka,
             variables.get("RETUNE_POSTGRES_DSN", ""),
-            _bucket(variables),
+            _bucket(variables, ca_file),
             variables.get("RETUNE_AUDIT_PUBLIC_KEY_FILE", ""),
+            ca_file,
         )
     except KeyError as error:
         raise Unreachable(f"{error.args[0]} is not set; start a local stack with `retune up`") from error
 
 
-def _bucket(variables: Mapping[str, str]) -> Bucket | None:
+def _ca_file(variables: Mapping[str, str]) -> Path | None:
+    """Raises Unreachable for a file that is none, and for an address in plain text where there is one."""
+    path = Path(variables[CA_FILE]) if variables.get(CA_FILE) else None
+    try:
+        client_context(path)
+        require_https(path, **{name: variables.get(name, "") for name in ADDRESSES})
+    except ValueError as error:
+        raise Unreachable(str(error)) from error
+    return path
+
+
+def _bucket(variables: Mapping[str, str], ca_file: Path | None) -> Bucket | None:
     if "RETUNE_S3_ACCESS_KEY" not in variables:
         return None
     return Bucket(
@@ -82,4 +101,5 @@ def _bucket(variables: Mapping[str, str]) -> Bucket | None:
         variables["RETUNE_S3_ACCESS_KEY"],
         variables["RETUNE_S3_SECRET_KEY"],
         variables.get("RETUNE_S3_BUCKET", "retune"),
+        ca_file,
     )

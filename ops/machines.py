@@ -32,5 +32,5 @@ async def list_failures(
 
 
 async def _read(connection: Connection, query: str, *values: object) -> Sequence[Row]:
-    async with postgres(connection.require_postgres(), application="retune-nodes") as database:
+    async with postgres(connection, application="retune-nodes") as database:
         return [dict(row) for row in await database.fetch(query, *values)]

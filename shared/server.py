@@ -44,6 +44,8 @@ def serve(app: Any, settings: ServiceSettings, *, on_stop: Callable[[], None] = 
         http=PacedConnection,
         loop="uvloop",
         timeout_graceful_shutdown=STOP_SECONDS,
+        ssl_certfile=settings.tls.cert_file,
+        ssl_keyfile=settings.tls.key_file,
     )
     server = Server(config, on_stop)
     with suppress(KeyboardInterrupt):

@@ -102,9 +102,7 @@ class Service:
         self._handled: dict[str, set[str]] = {}
         """Maps a topic to the types that are handled."""
         timing = settings.timing
-        self.database = Database(
-            settings.postgres_dsn.get_secret_value(), application=name, silence=timing.postgres_silence
-        )
+        self.database = _database(settings, application=name)
         self._owner = f"{name}-{settings.instance}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
         self._consumer = Consumer(
@@ -370,7 +368,7 @@ class Service:
             settings.kafka_username,
             settings.kafka_password.get_secret_value(),
             client_id=f"{self._owner}-relay",
-            security_protocol=settings.kafka_security_protocol,
+            ca_file=settings.tls.ca_file,
         )
 
     def _all_loops(self) -> list[tuple[str, Loop]]:
@@ -486,6 +484,15 @@ class Service:
             raise ClientUnresponsive(
                 f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none"
             )
+
+
+def _database(settings: ServiceSettings, *, application: str) -> Database:
+    return Database(
+        settings.postgres_dsn.get_secret_value(),
+        application=application,
+        silence=settings.timing.postgres_silence,
+        ca_file=settings.tls.ca_file,
+    )
 
 
 def _milliseconds(duration: timedelta) -> int:

@@ -1,10 +1,12 @@
 """Settings that every service reads from its environment once, at start. Each subclass sets its prefix."""
 
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, PositiveInt, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.tls import Tls, require_https
 
 
 class Timing(BaseSettings):
@@ -57,8 +59,6 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(frozen=True, use_attribute_docstrings=True)
 
     kafka_bootstrap: str
-    kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
-    """TLS is not available yet."""
     kafka_username: str
     kafka_password: SecretStr
     postgres_dsn: SecretStr
@@ -75,3 +75,10 @@ class ServiceSettings(BaseSettings):
     tenant_records_per_day: Annotated[int, Field(ge=10_000)] = 100_000
     """Records of one tenant's topic that each process reads at once, and in each day after that."""
     timing: Timing = Timing()
+    tls: Tls = Field(default_factory=Tls)
+
+    @model_validator(mode="after")
+    def _require_tls(self) -> Self:
+        name = f"{self.model_config['env_prefix']}S3_ENDPOINT"
+        require_https(self.tls.ca_file, **{name: self.s3_endpoint})
+        return self

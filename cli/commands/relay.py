@@ -102,7 +102,7 @@ async def _republish(service: str, since: datetime, topics: list[str], *, dry_ru
 
 
 def _postgres() -> AbstractAsyncContextManager[Database]:
-    return postgres(connection().require_postgres(), application="retune relay")
+    return postgres(connection(), application="retune relay")
 
 
 def _report(compared: list[Comparison], *, dry_run: bool) -> None:

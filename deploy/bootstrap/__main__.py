@@ -36,6 +36,7 @@ def site_of(settings: Settings) -> Site:
         s3_endpoint=settings.s3_endpoint,
         secret=settings.password,
         topics=settings.topics,
+        ca_file=settings.tls.ca_file,
     )
 
 
@@ -43,7 +44,7 @@ async def bootstrap(site: Site, tenant: str) -> None:
     await _patiently("S3", lambda: s3.set_up(site))
     await _patiently("Postgres", lambda: postgres.set_up(site))
     for service in SERVICES:
-        applied = await migrate(service, site.postgres_dsn(service))
+        applied = await migrate(service, site.postgres_dsn(service), ca_file=site.ca_file)
         print(f"schema {service}: {len(applied)} migrations applied", flush=True)
     await _patiently("Kafka", lambda: kafka.set_up(site, (tenant,)))
 

@@ -22,7 +22,9 @@ MADE_AT_RUN_TIME = ("tenant-", "subscriber-")
 def administrator(site: Site) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
     """A client with the rights of the broker itself."""
     password = site.kafka_password(KAFKA_SUPER_USER)
-    return administration.administrator(site.kafka_bootstrap, KAFKA_SUPER_USER, password)
+    return administration.administrator(
+        site.kafka_bootstrap, KAFKA_SUPER_USER, password, ca_file=site.ca_file
+    )
 
 
 async def set_up(site: Site, tenants: Iterable[str]) -> None:

@@ -4,20 +4,23 @@ import asyncpg
 
 from deploy.bootstrap.site import DATABASE, POSTGRES_SUPER_USER, Site
 from schemas.topics import SERVICES
+from shared.tls import client_context
 
 OPERATOR = "operator"
 """May read every schema and write none."""
 
 
 async def set_up(site: Site) -> None:
-    connection = await asyncpg.connect(site.postgres_dsn(POSTGRES_SUPER_USER, database=POSTGRES_SUPER_USER))
+    context = client_context(site.ca_file)
+    maintenance = site.postgres_dsn(POSTGRES_SUPER_USER, database=POSTGRES_SUPER_USER)
+    connection = await asyncpg.connect(maintenance, ssl=context)
     try:
         await _create_database(connection)
         for role in (*SERVICES, OPERATOR):
             await _set_login(connection, role, site.postgres_password(role))
     finally:
         await connection.close()
-    connection = await asyncpg.connect(site.postgres_dsn(POSTGRES_SUPER_USER))
+    connection = await asyncpg.connect(site.postgres_dsn(POSTGRES_SUPER_USER), ssl=context)
     try:
         await connection.execute(_grants())
     finally:

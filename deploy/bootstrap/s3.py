@@ -17,9 +17,8 @@ async def set_up(site: Site) -> None:
 
 
 def _set_up(site: Site) -> None:
-    replace_accounts(
-        site.s3_endpoint, site.s3_credentials(S3_ROOT), [site.s3_credentials(user) for user in s3_users()]
-    )
+    accounts = [site.s3_credentials(user) for user in s3_users()]
+    replace_accounts(site.s3_endpoint, site.s3_credentials(S3_ROOT), accounts, ca_file=site.ca_file)
     client = _client(site)
     try:
         _create_bucket(client)
@@ -37,6 +36,7 @@ def _client(site: Site) -> "S3Client":
         "s3",
         endpoint_url=site.s3_endpoint,
         region_name=REGION,
+        verify=str(site.ca_file) if site.ca_file else None,
         aws_access_key_id=root.access_key,
         aws_secret_access_key=root.secret_key,
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),

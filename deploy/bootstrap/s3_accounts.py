@@ -1,6 +1,8 @@
 """The accounts of a versitygw, through the routes that it adds to the S3 protocol for its administrator."""
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 from botocore.auth import S3SigV4Auth
@@ -14,9 +16,11 @@ from deploy.bootstrap.site import REGION, Credentials
 OK = 300
 
 
-def replace_accounts(endpoint: str, root: Credentials, accounts: Iterable[Credentials]) -> None:
+def replace_accounts(
+    endpoint: str, root: Credentials, accounts: Iterable[Credentials], *, ca_file: Path | None = None
+) -> None:
     """Make these the accounts of the server, with these keys; others are deleted."""
-    server = _Server(endpoint, root)
+    server = _Server(endpoint, root, ca_file)
     expected = {account.access_key: account.secret_key for account in accounts}
     existing = server.accounts()
     for name, secret in expected.items():
@@ -29,10 +33,11 @@ def replace_accounts(endpoint: str, root: Credentials, accounts: Iterable[Creden
 
 
 class _Server:
-    def __init__(self, endpoint: str, root: Credentials) -> None:
+    def __init__(self, endpoint: str, root: Credentials, ca_file: Path | None) -> None:
         self._endpoint = endpoint
         self._signer = S3SigV4Auth(Signer(root.access_key, root.secret_key), "s3", REGION)
-        self._http = URLLib3Session()
+        verify: Any = str(ca_file) if ca_file else True  # a path, too, whatever the stubs know
+        self._http = URLLib3Session(verify=verify)
 
     def accounts(self) -> dict[str, str]:
         """Access key -> secret key."""

@@ -3,11 +3,12 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pydantic import SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.envelope import MAX_BATCH_BYTES
 from shared.messaging.topics import KafkaTopics
+from shared.tls import Tls, require_https
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -51,6 +52,13 @@ class Settings(BaseSettings):
     """Limit of a batch as it is sent, after compression."""
     kafka_tenant_retention_days: int = 30
     """Number of days for which `tenant.<t>.events` keeps a fact."""
+
+    tls: Tls = Field(default_factory=Tls)
+
+    @model_validator(mode="after")
+    def _require_tls(self) -> "Settings":
+        require_https(self.tls.ca_file, S3_ENDPOINT=self.s3_endpoint)
+        return self
 
     @model_validator(mode="after")
     def _require_sound_topics(self) -> "Settings":

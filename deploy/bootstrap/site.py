@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from shared.messaging.topics import KafkaTopics
 
@@ -30,6 +31,8 @@ class Site:
     secret: Callable[[str], str]
     """The password called `kafka:<user>`, `postgres:<role>`, `s3:<user>`, `admin-key` or `api-key:<tenant>`."""
     topics: KafkaTopics = field(default_factory=KafkaTopics)
+    ca_file: Path | None = None
+    """Authorities that every server is verified with over TLS; None: plain text."""
 
     def kafka_password(self, user: str) -> str:
         return self.secret(f"kafka:{user}")

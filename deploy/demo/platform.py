@@ -18,6 +18,7 @@ from ops.connection import find_connection
 from schemas.lifecycle import TERMINAL
 from shared.messaging.delivery import Delivery
 from shared.messaging.reader import TopicReader
+from shared.tls import client_context
 
 POLL_SECONDS = 0.25
 
@@ -53,7 +54,10 @@ class Platform:
     def __init__(self) -> None:
         connection = find_connection()
         self._login = connection.kafka
-        self.client = openai.AsyncOpenAI(base_url=connection.base_url, api_key=connection.api_key)
+        http = openai.DefaultAsyncHttpxClient(verify=client_context(connection.ca_file) or True)
+        self.client = openai.AsyncOpenAI(
+            base_url=connection.base_url, api_key=connection.api_key, http_client=http
+        )
 
     async def retune(self, *arguments: str) -> str:
         """Run the command line; its stdout."""

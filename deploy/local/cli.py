@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from deploy.local.binaries import binaries
+from deploy.local.binaries import binaries, postgres
 from deploy.local.cache import cache_folder
 from deploy.local.errors import AlreadyRunning, StackError
 from deploy.local.files import require_free_space
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="start everything and keep it running until Ctrl-C")
     up.add_argument("--detach", action="store_true", help="return when healthy; `down` stops it")
     up.add_argument("--parts-only", action="store_true", help="Kafka, Postgres and S3 without the services")
+    up.add_argument("--tls", action="store_true", help="servers speak TLS alone; the state folder keeps that")
     up.set_defaults(run=_up)
     down = commands.add_parser("down", help="stop everything; the state stays")
     down.set_defaults(run=_down)
@@ -79,25 +80,34 @@ def _setup(options: argparse.Namespace) -> int:
         parts = warm_up(parts)
     except StackError as error:
         print(f"Kafka will start slower: {error}", file=sys.stderr)
+    try:
+        over_tls = str(postgres(tls=True))
+    except StackError as error:
+        over_tls = f"none, so `up --tls` will not start: {error}"
     print(f"Java      {parts.java}\nKafka     {parts.jars[0].parent}")
-    print(f"Postgres  {parts.postgres}\nS3        {parts.versitygw}")
+    print(f"Postgres  {parts.postgres}\n  for TLS {over_tls}\nS3        {parts.versitygw}")
     return DONE
 
 
 def _up(options: argparse.Namespace) -> int:
     state = State(options.state)
     if holder := state.supervisor():
+        if options.tls and state.ca_file is None:
+            raise StackError(f"the stack in {state.root} runs in plain text: stop it with `down` first")
         print(f"the stack in {state.root} is already running (supervisor pid {holder.pid}, {state.phase()})")
         return DONE
-    flags = ["--parts-only"] if options.parts_only else []
-    return _detach(state, flags) if options.detach else asyncio.run(_run(state, options.parts_only))
+    if options.detach:
+        flags = [f"--{name.replace('_', '-')}" for name in ("parts_only", "tls") if getattr(options, name)]
+        return _detach(state, flags)
+    return asyncio.run(_run(state, parts_only=options.parts_only, tls=options.tls))
 
 
-async def _run(state: State, parts_only: bool) -> int:
+async def _run(state: State, *, parts_only: bool, tls: bool) -> int:
     """Be the supervisor until a signal says stop."""
     from deploy.local.stack import ALL, Stack
 
-    stack = Stack(state.root, services=() if parts_only else ALL, report=_say, before_ready=_register_suites)
+    services = () if parts_only else ALL
+    stack = Stack(state.root, services=services, report=_say, before_ready=_register_suites, tls=tls)
     stop_requested = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)

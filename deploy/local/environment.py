@@ -14,6 +14,7 @@ from deploy.local.cache import cache_folder
 from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
 from shared.files import write_whole
+from shared.tls import CA_FILE, CERT_FILE
 
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
 POOLS = Path(__file__).with_name("pools.toml")
@@ -38,7 +39,20 @@ def service_env(state: State, service: str, tenant: str, instance: int = 0) -> d
     }
     if service in HAVE_SCRATCH:
         settings["SCRATCH_DIR"] = str(files.folder(state.root / "scratch" / process_name(service, instance)))
-    return {f"{prefix}_{name}": value for name, value in settings.items()}
+    return {f"{prefix}_{name}": value for name, value in settings.items()} | _tls(
+        state, process_name(service, instance)
+    )
+
+
+def _tls(state: State, server: str) -> dict[str, str]:
+    certificate = state.certificate(server)
+    if certificate is None:
+        return {}
+    return _authority(state) | {CERT_FILE: str(certificate)}
+
+
+def _authority(state: State) -> dict[str, str]:
+    return {CA_FILE: str(state.ca_file)} if state.ca_file else {}
 
 
 def _kafka(state: State, user: str) -> dict[str, str]:
@@ -120,12 +134,12 @@ def threads_of_a_process() -> int:
 def runner_env(state: State) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
     settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER), **threads}
-    return {f"RUNNER_{name}": value for name, value in settings.items()}
+    return {f"RUNNER_{name}": value for name, value in settings.items()} | _authority(state)
 
 
 def operator_env(state: State, tenant: str) -> dict[str, str]:
     settings = {
-        "BASE_URL": f"http://{LOOPBACK}:{state.port('gateway')}/v1",
+        "BASE_URL": f"{state.scheme}://{LOOPBACK}:{state.port('gateway')}/v1",
         "API_KEY": api_key(state, tenant),
         "ADMIN_KEY": state.secret("admin-key"),
         **_kafka(state, OPERATOR),
@@ -135,7 +149,7 @@ def operator_env(state: State, tenant: str) -> dict[str, str]:
         "TENANT_KAFKA_USERNAME": f"tenant-{tenant}",
         "TENANT_KAFKA_PASSWORD": site(state).kafka_password(f"tenant-{tenant}"),
     }
-    return {f"RETUNE_{name}": value for name, value in settings.items()}
+    return {f"RETUNE_{name}": value for name, value in settings.items()} | _authority(state)
 
 
 def _lines(settings: dict[str, str], before: str = "") -> str:

@@ -23,6 +23,14 @@ from shared.files import write_whole
 
 NAME = "kafka"
 JVM_FLAGS = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+TLS = Template(
+    """\
+ssl.keystore.type=PEM
+ssl.keystore.location=$certificate
+ssl.truststore.type=PEM
+ssl.truststore.location=$authority
+"""
+)
 PROPERTIES = Template(Path(__file__).with_name("server.properties").read_text())
 
 
@@ -38,14 +46,24 @@ def prepare(state: State, parts: Binaries) -> None:
 
 
 def properties(state: State, folder: Path) -> str:
-    return PROPERTIES.substitute(
+    plain = PROPERTIES.substitute(
         broker_port=state.port("kafka"),
         controller_port=state.port("kafka-controller"),
         folder=folder,
         super_user=KAFKA_SUPER_USER,
         super_password=site(state).kafka_password(KAFKA_SUPER_USER),
         controller_password=site(state).kafka_password("controller"),
+        protocol="SASL_SSL" if state.ca_file else "SASL_PLAINTEXT",
     )
+    return plain + _tls(state)
+
+
+def _tls(state: State) -> str:
+    """Key store and trust store, for the broker is its own client too."""
+    certificate = state.certificate(NAME)
+    if certificate is None:
+        return ""
+    return TLS.substitute(certificate=certificate, authority=state.ca_file)
 
 
 def _format(state: State, parts: Binaries, folder: Path) -> None:

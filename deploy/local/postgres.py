@@ -19,10 +19,14 @@ from deploy.local.site import site
 from deploy.local.state import LOOPBACK, State
 from deploy.local.supervisor import Program
 from shared.files import write_whole
+from shared.tls import client_context
 
 NAME = "postgres"
 MAX_CONNECTIONS = 300
 NOGROUP = 65534
+CERTIFICATE = "server.pem"
+HBA = "hba-tls.conf"
+HBA_RULES = f"hostssl all all {LOOPBACK}/32 scram-sha-256\n"
 UNSHARE = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 
 
@@ -38,6 +42,9 @@ def prepare(state: State, parts: Binaries) -> None:
     """Make the data folder if there is none."""
     data = state.root / NAME / "data"
     version = postgres_version(parts.postgres)
+    if certificate := state.certificate(NAME):
+        files.folder(data.parent)
+        _write_tls(certificate, data.parent, unprivileged_user_for(parts.postgres))
     if (data / "PG_VERSION").exists():
         _require_version(data, version)
         return
@@ -47,6 +54,14 @@ def prepare(state: State, parts: Binaries) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     _initdb(state, parts.postgres, draft, unprivileged)
     draft.rename(data)
+
+
+def _write_tls(certificate: Path, folder: Path, unprivileged: UnprivilegedUser) -> None:
+    """A copy of the certificate that is the server's own, as it must be, and the rule that lets nobody in without."""
+    for name, content in ((CERTIFICATE, certificate.read_text()), (HBA, HBA_RULES)):
+        write_whole(folder / name, content)
+        if unprivileged.user_id is not None:
+            os.chown(folder / name, unprivileged.user_id, NOGROUP)
 
 
 def _require_version(data: Path, version: int) -> None:
@@ -113,6 +128,7 @@ def program(state: State, parts: Binaries) -> Program:
         "port": state.port(NAME),
         "unix_socket_directories": "",
         "max_connections": MAX_CONNECTIONS,
+        **_tls(state),
     }
     command = [*unprivileged.prefix, str(parts.postgres / "postgres"), "-D", str(state.root / NAME / "data")]
     for name, value in settings.items():
@@ -121,10 +137,23 @@ def program(state: State, parts: Binaries) -> Program:
     return Program(NAME, tuple(command), is_ready, stop_signal=signal.SIGINT, user_id=unprivileged.user_id)
 
 
+def _tls(state: State) -> dict[str, str]:
+    if state.ca_file is None:
+        return {}
+    folder = state.root / NAME
+    certificate = str(folder / CERTIFICATE)
+    return {
+        "ssl": "on",
+        "ssl_cert_file": certificate,
+        "ssl_key_file": certificate,
+        "hba_file": str(folder / HBA),
+    }
+
+
 async def _answers(state: State) -> bool:
     try:
         dsn = site(state).postgres_dsn(POSTGRES_SUPER_USER, database=POSTGRES_SUPER_USER)
-        connection = await asyncpg.connect(dsn, timeout=5)
+        connection = await asyncpg.connect(dsn, timeout=5, ssl=client_context(state.ca_file))
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
         return False
     await connection.close()

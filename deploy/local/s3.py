@@ -34,7 +34,7 @@ def _keeps_attributes(folder: Path) -> bool:
 
 def program(state: State, parts: Binaries) -> Program:
     async def is_ready() -> bool:
-        return await answers_ok(state.port(NAME), "/health")
+        return await answers_ok(state.port(NAME), "/health", ca_file=state.ca_file)
 
     folder = state.root / NAME
     sidecar = ("--sidecar", str(folder / "sidecar")) if (folder / "sidecar").exists() else ()
@@ -45,6 +45,7 @@ def program(state: State, parts: Binaries) -> Program:
         f"{LOOPBACK}:{state.port(NAME)}",
         "--health",
         "/health",
+        *_tls(state),
     )
     store = ("posix", "--dir-perms", "0700", "--file-perms", "0600", *sidecar, str(folder / "data"))
     root = site(state).s3_credentials(S3_ROOT)
@@ -54,6 +55,13 @@ def program(state: State, parts: Binaries) -> Program:
         is_ready,
         env={"ROOT_ACCESS_KEY": root.access_key, "ROOT_SECRET_KEY": root.secret_key},
     )
+
+
+def _tls(state: State) -> tuple[str, ...]:
+    certificate = state.certificate(NAME)
+    if certificate is None:
+        return ()
+    return ("--cert", str(certificate), "--key", str(certificate))
 
 
 async def set_up(state: State, _: tuple[str, ...]) -> None:

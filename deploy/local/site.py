@@ -8,6 +8,7 @@ def site(state: State) -> Site:
     return Site(
         kafka_bootstrap=f"{LOOPBACK}:{state.port('kafka')}",
         postgres_address=f"{LOOPBACK}:{state.port('postgres')}",
-        s3_endpoint=f"http://{LOOPBACK}:{state.port('s3')}",
+        s3_endpoint=f"{state.scheme}://{LOOPBACK}:{state.port('s3')}",
         secret=state.secret,
+        ca_file=state.ca_file,
     )

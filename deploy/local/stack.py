@@ -19,14 +19,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 from deploy.bootstrap.site import BUCKET, Credentials
 from deploy.local import environment, kafka, postgres, s3
 from deploy.local.binaries import Binaries, binaries
+from deploy.local.certificates import renew_authority
 from deploy.local.environment import process_name
 from deploy.local.errors import StackError, end_of
 from deploy.local.network import answers_ok
 from deploy.local.settings import REPOSITORY
 from deploy.local.site import site
-from deploy.local.state import State
+from deploy.local.state import CERTIFICATES, State
 from deploy.local.supervisor import Program, Supervisor
 from schemas.topics import SERVICES
+from shared.clock import utc_now
 from shared.postgres.migrate import MigrationError, migrate
 from shared.processes.ending import end, until
 from shared.processes.identity import marked, recorded
@@ -64,13 +66,18 @@ class Stack:
         services: Iterable[str] = ALL,
         report: Callable[[str], None] = lambda line: None,
         before_ready: Callable[["Stack"], Awaitable[None]] | None = None,
+        tls: bool = False,
     ) -> None:
-        """`before_ready` is called when all services are healthy for the first time; then the stack is ready."""
+        """`before_ready` is called when all services are healthy for the first time; then the stack is ready.
+
+        tls: every server speaks TLS alone, now and whenever this state folder is used again.
+        """
         self.state = State(state)
         self.tenants = tuple(tenants)
         self.services = tuple(services)
         self._report = report
         self._before_ready = before_ready
+        self._tls = tls
         self._supervisor = Supervisor(self.state, report)
         self._is_open = False
 
@@ -115,7 +122,7 @@ class Stack:
 
     def url(self, name: str, path: str = "") -> str:
         """Return the address at which a service serves HTTP."""
-        return f"http://127.0.0.1:{self.state.port(name)}{path}"
+        return f"{self.state.scheme}://127.0.0.1:{self.state.port(name)}{path}"
 
     @property
     def processes(self) -> tuple[str, ...]:
@@ -162,7 +169,7 @@ class Stack:
         command: what to run as the service in place of its own program.
         """
         if name in PARTS:
-            self._supervisor.start(PARTS[name].program(self.state, await asyncio.to_thread(binaries)))
+            self._supervisor.start(PARTS[name].program(self.state, await self._binaries()))
             return
         await self._migrate(name)
         program = self._program_of(name, instance, env)
@@ -212,9 +219,14 @@ class Stack:
         self._enter("starting")
         for port in ("kafka", "kafka-controller", "postgres", "s3", *self.services):
             self.state.require_port(port)
-        parts = await asyncio.to_thread(binaries)
+        if self._tls or self.state.ca_file:
+            renew_authority(self.state.root / CERTIFICATES, now=utc_now())
+        parts = await self._binaries()
         environment.write_files(self.state, self.tenants)
         await _together(self._bring_part(name, part, parts) for name, part in PARTS.items())
+
+    async def _binaries(self) -> Binaries:
+        return await asyncio.to_thread(binaries, tls=self.state.ca_file is not None)
 
     async def _bring_part(self, name: str, part: Part, parts: Binaries) -> None:
         began = time.monotonic()
@@ -238,7 +250,7 @@ class Stack:
     async def _migrate(self, *services: str) -> None:
         for service in services:
             try:
-                await migrate(service, self.postgres_dsn(service))
+                await migrate(service, self.postgres_dsn(service), ca_file=self.state.ca_file)
             except (MigrationError, asyncpg.PostgresError, OSError) as error:
                 raise StackError(f"the migrations of {service} failed: {error}") from error
 
@@ -246,7 +258,7 @@ class Stack:
         name = process_name(service, instance)
 
         async def is_ready() -> bool:
-            return await answers_ok(self.state.port(name), "/healthz")
+            return await answers_ok(self.state.port(name), "/healthz", ca_file=self.state.ca_file)
 
         settings = {**self.service_env(service, instance), "PYTHONUNBUFFERED": "1", **(env or {})}
         command = (sys.executable, "-m", f"services.{service}.app")

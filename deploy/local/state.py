@@ -11,12 +11,16 @@ from typing import IO, Any
 from deploy.bootstrap.site import new_secret
 from deploy.local import files
 from deploy.local.cache import cache_folder
+from deploy.local.certificates import AUTHORITY, server_certificate
 from deploy.local.errors import AlreadyRunning, MissingPart
+from shared.clock import utc_now
 from shared.ports import is_free
 from shared.processes.identity import Identity
 
 PARTS = ("kafka", "postgres", "s3")
 LOOPBACK = "127.0.0.1"
+CERTIFICATES = "tls"
+"""Folder of the authority and of all certificates."""
 PORTS = range(20000, 32000)
 """Below the ports that systems give to outgoing connections: one could sit on ours while a part is down."""
 
@@ -41,6 +45,21 @@ class State:
 
     def log(self, name: str) -> Path:
         return self.root / "logs" / f"{name}.log"
+
+    @property
+    def ca_file(self) -> Path | None:
+        """The authority that signs the servers' certificates; None where everything is plain text."""
+        path = self.root / CERTIFICATES / AUTHORITY
+        return path if path.exists() else None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.ca_file else "http"
+
+    def certificate(self, server: str) -> Path | None:
+        """Return the file of a server's key and certificate, made if need be; None where everything is plain text."""
+        folder = self.root / CERTIFICATES
+        return server_certificate(folder, server, now=utc_now()) if self.ca_file else None
 
     def secret(self, name: str) -> str:
         """Random letters and digits, made at the first request and kept."""

@@ -35,7 +35,10 @@ async def _health(state: State, name: str, process: str | None) -> str:
     if process is None or not Identity.parse(process).is_alive():
         return "down"
     port = state.port(name)
-    is_well = await (accepts_connections(port) if name in PARTS else answers_ok(port, "/healthz"))
+    if name in PARTS:
+        is_well = await accepts_connections(port)
+    else:
+        is_well = await answers_ok(port, "/healthz", ca_file=state.ca_file)
     return "healthy" if is_well else "ill"
 
 

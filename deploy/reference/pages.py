@@ -29,10 +29,13 @@ from services.gateway.app import build
 from services.gateway.requests import CreateJob
 from services.gateway.settings import Settings as GatewaySettings
 from shared.settings import ServiceSettings, Timing
+from shared.tls import Tls
 
 ROOT = Path(__file__).parents[2]
 JOB = (CreateJob, JobSpec, DatasetSpec)
 POLICIES = (DatasetPolicy, GateSpec)
+PARTS = ("timing", "tls")
+"""Settings with a section of their own."""
 OWN_ERRORS = {"HTTPValidationError", "ValidationError"}
 """FastAPI's, in whose place ours answer in OpenAI's shape."""
 ALIAS = "/v1/fine-tuning/"
@@ -118,15 +121,16 @@ def _names(*roots: type[BaseModel]) -> list[str]:
 
 
 def _settings() -> str:
-    sections = [_settings_section("Every service", ServiceSettings, "<SERVICE>_", leave_out={"timing"})]
+    sections = [_settings_section("Every service", ServiceSettings, "<SERVICE>_", leave_out=PARTS)]
     sections.append(_settings_section("Timing", Timing, "TIMING_"))
+    sections.append(_settings_section("TLS of every process", Tls, "RETUNE_"))
     folder = ROOT / "services"
     for name in sorted(".".join(path.relative_to(folder).parts[:-1]) for path in folder.rglob("settings.py")):
         settings = importlib.import_module(f"services.{name}.settings").Settings
         inherited = ServiceSettings.model_fields if issubclass(settings, ServiceSettings) else {}
         prefix = settings.model_config["env_prefix"]
-        sections.append(_settings_section(name, settings, prefix, leave_out={*inherited, "timing"}))
-    sections.append(_settings_section("`python -m deploy.bootstrap`", BootstrapSettings, ""))
+        sections.append(_settings_section(name, settings, prefix, leave_out={*inherited, *PARTS}))
+    sections.append(_settings_section("`python -m deploy.bootstrap`", BootstrapSettings, "", leave_out=PARTS))
     return _page(
         "Settings",
         "Each service reads its environment once, at start: a variable is the prefix and the name in capitals."

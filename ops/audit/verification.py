@@ -102,6 +102,6 @@ async def _own_number(connection: Connection) -> int | None:
     """What the auditor has put last, by its own schema; None where no role was given to read it."""
     if not connection.postgres_dsn:
         return None
-    async with postgres(connection.postgres_dsn, application="retune audit") as database:
+    async with postgres(connection, application="retune audit") as database:
         number: int | None = await database.fetchval(LAST_NUMBER)
     return number

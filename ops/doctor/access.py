@@ -24,7 +24,7 @@ NONE = ClientQuotas()
 
 
 async def read_access(login: Login, snapshot: Snapshot, *, say: Say) -> Access | None:
-    async with administrator(login.bootstrap, login.username, login.password) as admin:
+    async with administrator(login.bootstrap, login.username, login.password, ca_file=login.ca_file) as admin:
         try:
             users = {name for name in await list_users(admin) if name.startswith(PREFIXES)}
             rights = {right for right in await list_rights(admin) if right.user.startswith(PREFIXES)}

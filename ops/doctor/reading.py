@@ -14,7 +14,7 @@ from schemas.topics import TOPICS, tenant_topics
 
 async def read_history(connection: Connection, *, deep: bool, say: Say) -> History:
     """S3 first, then the topics, then Postgres: what is named was there before what names it."""
-    async with postgres(connection.require_postgres(), application="retune doctor") as database:
+    async with postgres(connection, application="retune doctor") as database:
         began_at = await database.fetchval("SELECT clock_timestamp()")
         objects = object_store(connection.require_bucket())
         audit = await audit_problems(connection, objects, say=say)

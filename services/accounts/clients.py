@@ -1,6 +1,7 @@
 """The broker, as the one who may change users, rights, quotas and tenants' topics."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 from schemas.rights import Right, copying_rights
@@ -16,6 +17,7 @@ from shared.messaging.administration import (
     set_passwords,
     set_quotas,
 )
+from shared.messaging.login import Login
 from shared.messaging.topics import create_topics
 from shared.passwords import derived_password
 
@@ -36,11 +38,13 @@ class Broker(Protocol):
 class KafkaBroker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        password = settings.kafka_password.get_secret_value()
-        self._login = (settings.kafka_bootstrap, settings.kafka_username, password)
+        login = Login.of(settings)
+        self._administrator = partial(
+            administrator, login.bootstrap, login.username, login.password, ca_file=login.ca_file
+        )
 
     async def apply(self, user: KafkaUser) -> None:
-        async with administrator(*self._login) as admin:
+        async with self._administrator() as admin:
             if not user.rights:
                 await lock_user(admin, user.name)
             await set_quotas(admin, [user.name], self._settings.quotas if user.rights else ClientQuotas())
@@ -52,16 +56,16 @@ class KafkaBroker:
                 await set_passwords(admin, [scram_user(user.name, password)])
 
     async def set_quotas(self, users: Iterable[str]) -> None:
-        async with administrator(*self._login) as admin:
+        async with self._administrator() as admin:
             await set_quotas(admin, users, self._settings.quotas)
 
     async def remove_quotas(self, users: Iterable[str]) -> None:
-        async with administrator(*self._login) as admin:
+        async with self._administrator() as admin:
             await set_quotas(admin, users, ClientQuotas())
 
     async def open_tenant(self, tenant: str) -> None:
         rights: list[Right] = copying_rights(tenant)
         names = {(right.user, right.name) for right in rights}
-        async with administrator(*self._login) as admin:
+        async with self._administrator() as admin:
             await create_topics(admin, tenant_topics(tenant), self._settings.topics)
             await replace_rights(admin, rights, owns=lambda user, name: (user, name) in names)

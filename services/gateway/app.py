@@ -12,7 +12,7 @@ from prometheus_client import make_asgi_app
 
 from services.gateway import errors, handlers, page, store, usage
 from services.gateway.deps import Gateway
-from services.gateway.middleware import BoundedBody, Measured, Traced
+from services.gateway.middleware import BoundedBody, HttpsOnly, Measured, Traced
 from services.gateway.page import problems
 from services.gateway.removal import Remover
 from services.gateway.responses import ErrorBody
@@ -45,6 +45,7 @@ from services.gateway.webhooks.deliverer import Deliverer
 from services.gateway.webhooks.sender import Sender
 from shared.health import RETRY_AFTER
 from shared.log import configure_logging
+from shared.replica_client import replica_client
 from shared.server import serve
 from shared.service import Service
 from shared.telemetry.tracing import configure_tracing
@@ -67,7 +68,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         settings.scratch_dir.mkdir(parents=True, exist_ok=True)
         timeout = httpx.Timeout(settings.inference_timeout_seconds, connect=5.0)
-        async with httpx.AsyncClient(timeout=timeout) as http, service.running():
+        async with replica_client(settings.tls, timeout=timeout) as http, service.running():
             app.state.gateway = Gateway(service, settings, http, uses, sender)
             yield
 
@@ -76,6 +77,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
     app.add_middleware(Measured)
+    app.add_middleware(HttpsOnly)
     app.mount("/metrics", make_asgi_app())
 
     @app.get("/livez", include_in_schema=False)

@@ -1,10 +1,10 @@
-"""What surrounds every request: a span, and a bound on the size of its body."""
+"""What surrounds every request: a span, a measurement, a bound on the size of its body."""
 
 import re
 import time
 
 from prometheus_client import Histogram
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,6 +22,7 @@ ANSWER_SECONDS = Histogram(
 )
 """`route` is empty where no route took the request, `method` where it is none of METHODS."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+HSTS = "max-age=31536000"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_FORM_BYTES = 64 * 1024
 """What a form has around its file."""
@@ -63,6 +64,22 @@ class Traced:
             return
         with span(f"{scope['method']} request", traceparent=Headers(scope=scope).get("traceparent", "")):
             await self._app(scope, receive, send)
+
+
+class HttpsOnly:
+    """An answer over TLS tells browsers to ask this host over TLS alone from now on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["strict-transport-security"] = HSTS
+            await send(message)
+
+        is_over_tls = scope["type"] == "http" and scope["scheme"] == "https"
+        await self._app(scope, receive, send_with_header if is_over_tls else send)
 
 
 class BoundedBody:

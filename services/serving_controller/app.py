@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import httpx
-
 from services.serving_controller import handlers
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import LocalBackend
@@ -11,6 +9,7 @@ from services.serving_controller.gauges import GAUGES
 from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.settings import Settings
+from shared.replica_client import replica_client
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
@@ -18,7 +17,7 @@ from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("serving_controller", settings)
-    http = httpx.AsyncClient()
+    http = replica_client(settings.tls)
     steps = Steps(
         LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine),
         ModelFiles(service.objects, scratch=settings.scratch_dir),

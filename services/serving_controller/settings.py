@@ -2,14 +2,15 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.serving_controller.clients.local import Engine
 from services.serving_controller.decide.pools import Policy
 from shared.settings import ServiceSettings
+from shared.tls import CA_FILE, CERT_FILE
 
 
 class Settings(ServiceSettings):
@@ -56,6 +57,13 @@ class Settings(ServiceSettings):
     cache_dir: Path = Path.home() / ".cache" / "retune" / "vllm"
     """What vLLM finds out once and keeps: nothing of a tenant."""
 
+    @model_validator(mode="after")
+    def _require_certificate(self) -> Self:
+        """Others refuse replicas in plain text."""
+        if self.tls.ca_file and not self.tls.cert_file:
+            raise ValueError(f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} is set")
+        return self
+
     @property
     def policy(self) -> Policy:
         return Policy(
@@ -82,4 +90,5 @@ class Settings(ServiceSettings):
             tool_call_parser=self.tool_call_parser,
             threads=self.threads,
             cache_dir=self.cache_dir,
+            tls=self.tls,
         )

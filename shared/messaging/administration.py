@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -85,9 +86,11 @@ class ClientQuotas:
 
 
 @asynccontextmanager
-async def administrator(bootstrap: str, user: str, password: str) -> AsyncIterator[AIOKafkaAdminClient]:
+async def administrator(
+    bootstrap: str, user: str, password: str, *, ca_file: Path | None = None
+) -> AsyncIterator[AIOKafkaAdminClient]:
     """Start an admin client with this user's rights and close it at the end."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **sasl(user, password))
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **sasl(user, password, ca_file=ca_file))
     try:
         await admin.start()
         yield admin

@@ -1,6 +1,7 @@
 """Clients of Kafka with the defaults that make them safe: SASL, idempotence, explicit offsets."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -10,13 +11,15 @@ from faststream.middlewares import AckPolicy
 from faststream.security import BaseSecurity, SASLScram512
 
 from schemas.envelope import MAX_BATCH_BYTES
-from shared.messaging.aiokafka_patches import patch_closed_transports
+from shared.messaging.aiokafka_patches import patch_closed_transports, patch_closing_over_tls
 from shared.messaging.batches import patch_batch_reading
 from shared.record import Record
 from shared.settings import ServiceSettings
+from shared.tls import client_context
 
 patch_batch_reading()
 patch_closed_transports()
+patch_closing_over_tls()
 
 KafkaFailed = KafkaError
 """The error that every client made here raises, also when the broker is unavailable."""
@@ -41,7 +44,7 @@ def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
 
 
 def kafka_producer(
-    bootstrap: str, username: str, password: str, *, client_id: str, security_protocol: str = "SASL_PLAINTEXT"
+    bootstrap: str, username: str, password: str, *, client_id: str, ca_file: Path | None = None
 ) -> AIOKafkaProducer:
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
@@ -51,7 +54,7 @@ def kafka_producer(
         max_batch_size=RELAYED_BATCH_BYTES,
         max_request_size=MAX_BATCH_BYTES,
         request_timeout_ms=10_000,
-        **sasl(username, password, security_protocol=security_protocol),
+        **sasl(username, password, ca_file=ca_file),
     )
     # The client counts a batch's time while its partition has no leader, and a batch that it drops has a sequence
     # number that the broker waits for; each sender has a time limit of its own.
@@ -59,10 +62,12 @@ def kafka_producer(
     return producer
 
 
-def sasl(username: str, password: str, *, security_protocol: str = "SASL_PLAINTEXT") -> dict[str, Any]:
-    """Return the keyword arguments that log any aiokafka client in."""
+def sasl(username: str, password: str, *, ca_file: Path | None = None) -> dict[str, Any]:
+    """Return the keyword arguments that log any aiokafka client in: over TLS if there are authorities."""
+    context = client_context(ca_file)
     return {
-        "security_protocol": security_protocol,
+        "security_protocol": "SASL_SSL" if context else "SASL_PLAINTEXT",
+        "ssl_context": context,
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": username,
         "sasl_plain_password": password,
@@ -70,10 +75,12 @@ def sasl(username: str, password: str, *, security_protocol: str = "SASL_PLAINTE
 
 
 def _security(settings: ServiceSettings) -> BaseSecurity:
+    context = client_context(settings.tls.ca_file)
     return SASLScram512(
         username=settings.kafka_username,
         password=settings.kafka_password.get_secret_value(),
-        use_ssl=False,
+        ssl_context=context,
+        use_ssl=context is not None,
     )
 
 

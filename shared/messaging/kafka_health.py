@@ -1,6 +1,7 @@
 """Checks whether Kafka is unavailable, which is waited for, or answers while a client is stuck."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
@@ -12,6 +13,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from shared.log import get_logger
 from shared.messaging.kafka import sasl
 from shared.settings import ServiceSettings
+from shared.tls import CA_FILE
 
 log = get_logger(__name__)
 
@@ -41,13 +43,17 @@ async def kafka_answers(settings: ServiceSettings) -> bool:
     login = sasl(
         settings.kafka_username,
         settings.kafka_password.get_secret_value(),
-        security_protocol=settings.kafka_security_protocol,
+        ca_file=settings.tls.ca_file,
     )
     for host, port, _ in collect_hosts(settings.kafka_bootstrap):
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await _ask_for_metadata(host, port, login)
-        except (KafkaError, OSError, TimeoutError):
+        except (KafkaError, OSError, TimeoutError) as error:
+            if isinstance(error, ssl.SSLError):
+                log.warning(
+                    "broker is not trusted", broker=f"{host}:{port}", setting=CA_FILE, error=str(error)
+                )
             continue
         return True
     return False

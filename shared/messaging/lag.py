@@ -168,7 +168,7 @@ class Lag:
         login = sasl(
             settings.kafka_username,
             settings.kafka_password.get_secret_value(),
-            security_protocol=settings.kafka_security_protocol,
+            ca_file=settings.tls.ca_file,
         )
         client = kind(bootstrap_servers=settings.kafka_bootstrap, **options, **login)
         starting = asyncio.ensure_future(client.start())

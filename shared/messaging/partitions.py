@@ -54,7 +54,7 @@ class PartitionReader:
             max_partition_fetch_bytes=MAX_PARTITION_BYTES,
             fetch_max_bytes=MAX_FETCH_BYTES,
             fetch_max_wait_ms=self._idle_ms,
-            **sasl(login.username, login.password, security_protocol=login.security_protocol),
+            **sasl(login.username, login.password, ca_file=login.ca_file),
         )
         self._turns = Turns(self._consumer)
         try:

@@ -126,5 +126,5 @@ def _producer(login: Login, *, client_id: str) -> AIOKafkaProducer:
         login.username,
         login.password,
         client_id=client_id,
-        security_protocol=login.security_protocol,
+        ca_file=login.ca_file,
     )

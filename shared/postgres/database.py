@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -13,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import PydanticSerializationError, from_json
 
 from shared.log import get_logger
+from shared.tls import client_context
 
 log = get_logger(__name__)
 
@@ -97,9 +99,17 @@ class Database:
     """
 
     def __init__(
-        self, dsn: str, *, application: str, max_size: int = 10, silence: timedelta = timedelta(seconds=15)
+        self,
+        dsn: str,
+        *,
+        application: str,
+        max_size: int = 10,
+        silence: timedelta = timedelta(seconds=15),
+        ca_file: Path | None = None,
     ) -> None:
+        """ca_file: authorities that the server is verified with over TLS; None leaves TLS to the DSN."""
         self._dsn = dsn
+        self._ssl = client_context(ca_file)
         self._application = application
         self._max_size = max_size
         self._silence_seconds = silence.total_seconds()
@@ -116,6 +126,7 @@ class Database:
         silence = self._silence_seconds
         return await asyncpg.create_pool(
             self._dsn,
+            ssl=self._ssl,
             min_size=1,
             max_size=self._max_size,
             timeout=silence,
@@ -147,7 +158,7 @@ class Database:
         """Return whether Postgres completes a write for a new connection within ANSWER_SECONDS."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                conn = await asyncpg.connect(self._dsn, connection_class=_Connection)
+                conn = await asyncpg.connect(self._dsn, ssl=self._ssl, connection_class=_Connection)
                 try:
                     await conn.execute(WRITE)
                 finally:

@@ -15,6 +15,7 @@ from pathlib import Path
 import asyncpg
 
 from shared.failpoints import failpoint
+from shared.tls import Tls, client_context
 
 KERNEL = Path(__file__).parent / "kernel"
 SERVICES = Path(__file__).parents[2] / "services"
@@ -40,9 +41,9 @@ def migrations_of(service: str) -> Iterator[tuple[str, str]]:
             yield prefix + path.name, path.read_text()
 
 
-async def migrate(service: str, dsn: str) -> list[str]:
+async def migrate(service: str, dsn: str, *, ca_file: Path | None = None) -> list[str]:
     """Bring the service's schema up to date and return the names of the applied migrations."""
-    conn = await asyncpg.connect(dsn)
+    conn = await asyncpg.connect(dsn, ssl=client_context(ca_file))
     try:
         # One migrator at a time; the lock goes with the connection.
         await conn.execute("SELECT pg_advisory_lock(hashtext($1))", f"migrate {service}")
@@ -75,7 +76,8 @@ async def _apply(conn: asyncpg.Connection, name: str, sql: str, recorded: str | 
 def main(services: list[str]) -> int:
     for service in services:
         try:
-            applied = asyncio.run(migrate(service, os.environ[f"{service.upper()}_POSTGRES_DSN"]))
+            dsn = os.environ[f"{service.upper()}_POSTGRES_DSN"]
+            applied = asyncio.run(migrate(service, dsn, ca_file=Tls().ca_file))
         except (MigrationError, asyncpg.PostgresError, OSError) as error:
             print(f"migrate {service}: {error}", file=sys.stderr)  # noqa: T201
             return 1

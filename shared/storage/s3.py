@@ -11,13 +11,14 @@ from uuid import uuid4
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.failpoints import failpoint
 from shared.settings import ServiceSettings
 from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead
 from shared.storage.signing import SIGNATURE, StoreClock
+from shared.tls import CA_FILE
 
 MULTIPART_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -28,7 +29,16 @@ Result = TypeVar("Result")
 class S3ObjectStore:
     """An ObjectStore on boto3. The threads in which its calls run share one client."""
 
-    def __init__(self, endpoint: str, access_key: str, secret_key: str, *, bucket: str) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        access_key: str,
+        secret_key: str,
+        *,
+        bucket: str,
+        ca_file: Path | None = None,
+    ) -> None:
+        """ca_file: authorities that the server is verified with; None: those of botocore."""
         self._bucket = bucket
         self._client: Any = boto3.client(
             "s3",
@@ -36,6 +46,7 @@ class S3ObjectStore:
             aws_access_key_id=access_key,
             aws_secret_access_key=secret_key,
             region_name="us-east-1",
+            verify=str(ca_file) if ca_file else None,
             config=Config(
                 signature_version=SIGNATURE,
                 s3={"addressing_style": "path"},
@@ -50,7 +61,13 @@ class S3ObjectStore:
     @classmethod
     def from_settings(cls, settings: ServiceSettings) -> "S3ObjectStore":
         secret = settings.s3_secret_key.get_secret_value()
-        return cls(settings.s3_endpoint, settings.s3_access_key, secret, bucket=settings.s3_bucket)
+        return cls(
+            settings.s3_endpoint,
+            settings.s3_access_key,
+            secret,
+            bucket=settings.s3_bucket,
+            ca_file=settings.tls.ca_file,
+        )
 
     async def put_file(self, key: str, path: Path, *, sha256: str) -> None:
         await self._call(self._put_file, key, path, sha256)
@@ -90,6 +107,8 @@ class S3ObjectStore:
             return await asyncio.to_thread(function, *args)
         except ClientError as error:
             raise _translated(error, args[0]) from error
+        except SSLError as error:
+            raise StorageUnavailable(f"{args[0]}: {error}; {CA_FILE} names who is trusted") from error
         except BotoCoreError as error:
             raise StorageUnavailable(f"{args[0]}: {error}") from error
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from schemas.topics import TOPICS
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader, send
+from shared.tls import client_context
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model
 
@@ -105,16 +107,17 @@ class Platform:
     async def preempt(self, job_id: str, *, notice_seconds: float) -> None:
         """What `retune nodes preempt` sends, without the second that a command line takes to start."""
         command = PreemptNode(node_id=f"job:{job_id}", notice_seconds=notice_seconds)
-        await send(self._admin, command, writer="admin")
+        await send(self.admin, command, writer="admin")
 
     @property
-    def _admin(self) -> Login:
-        return Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"))
+    def admin(self) -> Login:
+        stack = self.stack
+        return Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"), stack.state.ca_file)
 
     async def events(self, job_id: str) -> list[Delivery]:
         """Every fact about a job as Kafka has it, in order of time."""
         async with TopicReader(
-            self._admin, [topic.name for topic in TOPICS if topic.is_event_stream]
+            self.admin, [topic.name for topic in TOPICS if topic.is_event_stream]
         ) as reader:
             deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
         mine = [each for each in deliveries if getattr(each.message, "job_id", None) == job_id]
@@ -123,12 +126,20 @@ class Platform:
 
 @pytest.fixture(scope="package")
 async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Platform]:
-    folder = tmp_path_factory.mktemp("e2e")
-    stack = Stack(folder / "state", tenants=("demo", "other"))
+    async with running_platform(tmp_path_factory.mktemp("e2e")) as platform:
+        yield platform
+
+
+@asynccontextmanager
+async def running_platform(folder: Path, *, tls: bool = False) -> AsyncIterator[Platform]:
+    stack = Stack(folder / "state", tenants=("demo", "other"), tls=tls)
     await stack.up()
     try:
         env = stack.operator_env()
-        client = openai.AsyncOpenAI(base_url=env["RETUNE_BASE_URL"], api_key=env["RETUNE_API_KEY"])
+        http = openai.DefaultAsyncHttpxClient(verify=client_context(stack.state.ca_file) or True)
+        client = openai.AsyncOpenAI(
+            base_url=env["RETUNE_BASE_URL"], api_key=env["RETUNE_API_KEY"], http_client=http
+        )
         platform = Platform(stack, folder, client)
         await asyncio.to_thread(_register, platform)
         yield platform

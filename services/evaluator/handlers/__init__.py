@@ -1,7 +1,5 @@
 """One handler per message, and the two kinds of long work: checking a suite's file and running the gate."""
 
-import httpx
-
 from schemas.base import CommandRefused
 from schemas.deployment import CandidateReady, ReplicaLost, ReplicaReady
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
@@ -18,6 +16,7 @@ from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
 from services.evaluator.handlers.suites import CheckSuite, SuiteRegistration
 from services.evaluator.settings import Settings
+from shared.replica_client import replica_client
 from shared.service import Service
 
 
@@ -45,7 +44,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on(CandidateReady, replicas.candidate_ready)
     service.on(CommandRefused, replicas.command_refused, topic=DEPLOYMENT_EVENTS)
 
-    http = httpx.AsyncClient()
+    http = replica_client(settings.tls)
     service.on_stop(http.aclose)
     child = ScoringChild(
         threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from shared.processes.environment import inherited
 from shared.processes.identity import Identity, marked
 from shared.processes.spawn import Detached, own_files
 from shared.processes.tail import last_lines
+from shared.tls import Tls
 
 HOST = "127.0.0.1"
 KILL_SECONDS = 20.0
@@ -78,6 +79,8 @@ class Engine:
     """Folder of what vLLM found out about architectures; where it is empty, that takes a third of a start."""
     reads: tuple[Path, ...] = ()
     """Paths that a replica reads beside its model, its own folder and the system's files."""
+    tls: Tls = field(default_factory=Tls)
+    """Whose certificate replicas serve with; without one they speak plain text."""
 
     def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
         options = [
@@ -94,6 +97,8 @@ class Engine:
             "--disable-uvicorn-access-log",
             "--disable-log-stats",
         ]
+        options += [f"--ssl-certfile={self.tls.cert_file}"] if self.tls.cert_file else []
+        options += [f"--ssl-keyfile={self.tls.key_file}"] if self.tls.key_file else []
         options += ["--enforce-eager"] if self.enforce_eager else []
         options += ["--distributed-executor-backend=uni"] if self.one_process else []
         if self.tool_call_parser:
@@ -112,6 +117,14 @@ class Engine:
             f"--max-lora-rank={spec.max_lora_rank}",
             *(["--lora-target-modules", *spec.adapter_layers] if spec.adapter_layers else []),
         ]
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.tls.cert_file else "http"
+
+    @property
+    def certificate(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.tls.cert_file, self.tls.key_file) if path)
 
     @property
     def device(self) -> Device:
@@ -206,14 +219,16 @@ class LocalBackend:
             guard.MANAGEMENT_DIGEST: _new_key(folder / MANAGEMENT_KEY),
         }
         write_whole(folder / "port", f"{port}\n")
-        start = {"incarnation": spec.incarnation, "url": f"http://{HOST}:{port}"}
+        start = {"incarnation": spec.incarnation, "url": f"{self._engine.scheme}://{HOST}:{port}"}
         write_whole(folder / "replica.json", json.dumps(start))
         environment = self._environment(folder) | digests
         writes = [folder]
         if cache_dir := self._engine.cache_dir:
             cache_dir.mkdir(parents=True, exist_ok=True)
             writes.append(cache_dir)
-        files = own_files(writes, [spec.model_dir, *self._engine.reads], has_peers=True)
+        files = own_files(
+            writes, [spec.model_dir, *self._engine.certificate, *self._engine.reads], has_peers=True
+        )
         argv = self._engine.argv(spec, port)
         self._detached.start(argv, folder, environment=environment, log="log", files=files)
 

@@ -40,6 +40,7 @@ async def _run(settings: Settings, log_file: Path) -> int:
         settings.s3_access_key,
         settings.s3_secret_key.get_secret_value(),
         bucket=settings.s3_bucket,
+        ca_file=settings.tls.ca_file,
     )
     journal = Journal(settings.work_dir / "journal.jsonl")
     shipper = LogShipper(

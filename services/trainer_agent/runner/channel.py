@@ -20,8 +20,12 @@ from schemas.training import StartTraining, StopTraining
 from schemas.upcasters import upcast
 from services.trainer_agent.runner.settings import Settings
 from shared.log import get_logger
+from shared.messaging.aiokafka_patches import patch_closing_over_tls
+from shared.tls import client_context
 
 log = get_logger(__name__)
+
+patch_closing_over_tls()
 
 Directive = StartTraining | StopTraining
 
@@ -38,9 +42,11 @@ class Channel:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._key = settings.job_id.encode()
+        context = client_context(settings.tls.ca_file)
         self._client: dict[str, Any] = {
             "bootstrap_servers": settings.kafka_bootstrap,
-            "security_protocol": settings.kafka_security_protocol,
+            "security_protocol": "SASL_SSL" if context else "SASL_PLAINTEXT",
+            "ssl_context": context,
             "sasl_mechanism": "SCRAM-SHA-512",
             "sasl_plain_username": settings.kafka_username,
             "sasl_plain_password": settings.kafka_password.get_secret_value(),

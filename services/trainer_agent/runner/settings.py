@@ -2,18 +2,17 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
 
-from pydantic import PositiveInt, SecretStr
+from pydantic import Field, PositiveInt, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.tls import Tls, require_https
 
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RUNNER_", frozen=True, use_attribute_docstrings=True)
 
     kafka_bootstrap: str
-    kafka_security_protocol: Literal["SASL_PLAINTEXT"] = "SASL_PLAINTEXT"
-    """Protocol of the connection to Kafka; TLS is not available yet."""
     kafka_username: str
     kafka_password: SecretStr
     s3_endpoint: str
@@ -68,8 +67,10 @@ class Settings(BaseSettings):
     """How long a failed attempt may continue to store bundles that were complete before the failure."""
     metrics_every: timedelta = timedelta(seconds=2)
     log_every: timedelta = timedelta(seconds=2)
+    tls: Tls = Field(default_factory=Tls)
 
     def model_post_init(self, _: object) -> None:
+        require_https(self.tls.ca_file, RUNNER_S3_ENDPOINT=self.s3_endpoint)
         if self.fence_after < 3 * self.heartbeat_every:
             raise ValueError(
                 f"fence_after ({self.fence_after}) must cover three heartbeats of {self.heartbeat_every}"

@@ -44,6 +44,12 @@ def test_a_second_up_says_that_it_runs(state: Path):
 
 
 @pytest.mark.stack
+def test_what_runs_in_plain_text_does_not_become_tls(state: Path):
+    again = run("up", "--detach", "--tls", "--state", str(state))
+    assert (again.returncode, "runs in plain text: stop it with `down` first" in again.stderr) == (1, True)
+
+
+@pytest.mark.stack
 def test_status_shows_each_part_with_pid_port_and_memory(state: Path):
     status = run("status", "--state", str(state))
     assert status.returncode == 0

@@ -4,7 +4,14 @@ import pytest
 from prometheus_client import REGISTRY
 from starlette.exceptions import HTTPException
 
-from services.gateway.middleware import MAX_BODY_BYTES, MAX_FORM_BYTES, BoundedBody, Measured, Traced
+from services.gateway.middleware import (
+    MAX_BODY_BYTES,
+    MAX_FORM_BYTES,
+    BoundedBody,
+    HttpsOnly,
+    Measured,
+    Traced,
+)
 from shared.telemetry.tracing import configure_tracing, current_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -64,6 +71,18 @@ class TestMeasured:
         await Measured(app)(a_scope() | {"method": method}, parts(0), server.send)
         assert REGISTRY.get_sample_value("http_answer_seconds_count", named) == before + 1
         assert [each["type"] for each in server.sent] == ["http.response.start", "http.response.body"]
+
+
+@pytest.mark.parametrize(("scheme", "is_sent"), [("https", True), ("http", False)])
+async def test_browsers_are_to_come_back_over_tls_where_they_came_over_it(scheme, is_sent):
+    server = Server()
+
+    async def answer(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    await HttpsOnly(answer)(a_scope() | {"scheme": scheme}, parts(0), server.send)
+    headers = dict(server.sent[0]["headers"])
+    assert (b"strict-transport-security" in headers) is is_sent
 
 
 class TestBoundedBody:

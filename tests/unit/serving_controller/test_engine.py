@@ -4,9 +4,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from deploy.local.certificates import AUTHORITY, renew_authority, server_certificate
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import EXTENSION, Engine
+from services.serving_controller.settings import Settings
+from shared.clock import utc_now
+from shared.tls import Tls
 
 
 def test_an_engine_is_known_by_its_release_device_and_precision():
@@ -46,3 +51,21 @@ def test_a_family_that_vllm_reads_itself_has_its_own_parser(spec: ReplicaSpec):
     (spec.model_dir / "config.json").write_text('{"model_type": "gpt_oss"}')
     assert "--tool-call-parser=openai" in Engine().argv(spec, 8000)
     assert "--enable-auto-tool-choice" not in Engine(tool_call_parser="").argv(spec, 8000)
+
+
+def test_replicas_serve_with_the_certificate_of_the_controller(spec, tmp_path):
+    renew_authority(tmp_path, now=utc_now())
+    both = server_certificate(tmp_path, "serving_controller", now=utc_now())
+    engine = Engine(tls=Tls(cert_file=both))
+    assert f"--ssl-certfile={both}" in engine.argv(spec, 8000)
+    assert (engine.scheme, engine.certificate) == ("https", (both,))
+    assert f"--ssl-keyfile={both}" in Engine(tls=Tls(cert_file=both, key_file=both)).argv(spec, 8000)
+    assert (Engine(tls=Tls()).scheme, Engine(tls=Tls()).certificate) == ("http", ())
+
+
+def test_where_servers_are_verified_the_controller_needs_a_certificate(tmp_path):
+    renew_authority(tmp_path, now=utc_now())
+    values = {"kafka_bootstrap": "k:1", "kafka_username": "u", "kafka_password": "p", "http_port": 1}
+    paths = dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)
+    with pytest.raises(ValidationError, match="RETUNE_CERT_FILE: found nothing, expected a file because"):
+        Settings(**values, **paths, postgres_dsn="postgresql://p", tls=Tls(ca_file=tmp_path / AUTHORITY))

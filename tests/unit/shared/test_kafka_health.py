@@ -1,11 +1,13 @@
 """One waits for a Kafka that is away, and not for one that answers and does nothing."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from shared.messaging import kafka_health
 from shared.messaging.kafka_health import (
@@ -14,8 +16,12 @@ from shared.messaging.kafka_health import (
     started,
     wait_until_available,
 )
+from shared.tls import Tls
 
 WINDOW_SECONDS = 0.01
+SETTINGS = SimpleNamespace(
+    kafka_bootstrap="127.0.0.1:1", kafka_username="admin", kafka_password=SecretStr("x"), tls=Tls()
+)
 
 
 def answering(*answers: bool) -> Callable[[], Awaitable[bool]]:
@@ -149,12 +155,16 @@ async def test_who_is_cancelled_while_asking_leaves_no_connection_open(monkeypat
     connection = Silent()
     monkeypatch.setattr(kafka_health, "create_conn", connect)
     monkeypatch.setattr(kafka_health, "ANSWER_SECONDS", WINDOW_SECONDS)
-    settings = SimpleNamespace(
-        kafka_bootstrap="127.0.0.1:1",
-        kafka_username="admin",
-        kafka_password=SecretStr("x"),
-        kafka_security_protocol="SASL_PLAINTEXT",
-    )
-    assert await kafka_health.kafka_answers(settings) is False
+    assert await kafka_health.kafka_answers(SETTINGS) is False
     assert connection.is_asked.is_set()
     assert connection.is_closed
+
+
+async def test_a_broker_that_is_not_trusted_is_named_with_the_setting(monkeypatch):
+    async def connect(*_: object, **__: object) -> None:
+        raise ssl.SSLCertVerificationError("unable to get local issuer certificate")
+
+    monkeypatch.setattr(kafka_health, "create_conn", connect)
+    with capture_logs() as logs:
+        assert await kafka_health.kafka_answers(SETTINGS) is False
+    assert [(each["broker"], each["setting"]) for each in logs] == [("127.0.0.1:1", "RETUNE_CA_FILE")]

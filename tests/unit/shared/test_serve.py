@@ -19,6 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 import shared.messaging.kafka  # noqa: F401  patches the client
 from shared.server import Server, serve
 from shared.slow_clients import PacedConnection
+from shared.tls import Tls
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
@@ -42,7 +43,7 @@ def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
         await send({"type": "lifespan.startup.failed", "message": "seen enough"})
 
     with pytest.raises(SystemExit):
-        serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0))
+        serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls()))
     assert [type(loop) for loop in loops] == [uvloop.Loop]
     assert dumpable == [0]
 
@@ -55,7 +56,7 @@ def test_every_service_ends_connections_of_slow_clients(prctl, monkeypatch):
 
     monkeypatch.setattr(Server, "run", keep)
     with pytest.raises(SystemExit):
-        serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0))
+        serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls()))
     assert servers[0].config.http is PacedConnection
 
 
@@ -63,6 +64,7 @@ PROGRAM = """
 import asyncio, socket
 from types import SimpleNamespace
 from shared import server
+from shared.tls import Tls
 
 ends = asyncio.Event()
 
@@ -80,7 +82,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ended", "more_body": False})
 
 server.STOP_SECONDS = 1
-server.serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=PORT), on_stop=ends.set)
+server.serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=PORT, tls=Tls()), on_stop=ends.set)
 """
 
 

@@ -3,7 +3,10 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
+from deploy.local import certificates
+from shared.clock import utc_now
 from shared.settings import ServiceSettings, Timing
+from shared.tls import Tls
 from tests.chaos.scale import note
 
 
@@ -29,9 +32,14 @@ def test_each_inequality_is_asserted_at_start(changed, message):
     note("inequality broken", refused=1)
 
 
-def test_encryption_that_no_client_has_yet_is_refused():
-    with pytest.raises(ValidationError, match="kafka_security_protocol"):
-        ServiceSettings(_env_file=None, kafka_security_protocol="SASL_SSL")
+def test_an_address_in_plain_text_is_refused_where_servers_are_verified(tmp_path):
+    certificates.renew_authority(tmp_path, now=utc_now())
+    addresses = {"kafka_bootstrap": "k:1", "postgres_dsn": "postgresql://p", "http_port": 1}
+    login = {"kafka_username": "tracker", "kafka_password": "x"}
+    tls = Tls(ca_file=tmp_path / certificates.AUTHORITY)
+    with pytest.raises(ValidationError, match="S3_ENDPOINT: found http://s3, expected https://"):
+        ServiceSettings(_env_file=None, **addresses, **login, s3_endpoint="http://s3", tls=tls)
+    ServiceSettings(_env_file=None, **addresses, **login, s3_endpoint="https://s3", tls=tls)
 
 
 def test_a_missing_address_or_secret_stops_the_process():
