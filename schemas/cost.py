@@ -25,3 +25,18 @@ class CostAccrued(Message):
     """What the tenant pays of `cost`: nothing where it ended for no fault of theirs; None in older events: all."""
     charged_total: Usd | None = None
     """What the tenant pays of `total`; None in older events: all of it."""
+
+
+class BudgetReached(Message):
+    """An attempt must end, for a budget would be spent before it could save a checkpoint later."""
+
+    keyed_by = "job_id"
+    job_id: JobId
+    tenant: TenantName
+    attempt: Attempt
+    limit: Usd
+    """The budget."""
+    spent: Usd
+    """What counts against it, the running attempt's cost so far included."""
+    message: str
+    """What was spent and what is allowed, for people."""

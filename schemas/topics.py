@@ -280,7 +280,7 @@ SWEEP_EVENTS = Topic(
         CommandRefused,
     ),
 )
-COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
+COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued, cost.BudgetReached))
 ACCESS_EVENTS = Topic(
     "access.events",
     ("accounts",),

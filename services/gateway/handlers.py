@@ -23,7 +23,6 @@ from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
 from services.gateway.projections import PROJECTIONS, envelope_of
 from services.gateway.quotas import Quotas
-from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from services.gateway.usage import note_answer, send
 from services.gateway.webhooks import store as webhook_store
@@ -136,7 +135,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
         await _require_start(command.spec, tenant, unit)
-        _refuse_unavailable(command.spec)
+        _refuse_trial(command.spec)
         for each in await submission.obstacles_to(unit.conn, command):
             if each.is_final:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
@@ -152,12 +151,10 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
-def _refuse_unavailable(spec: JobSpec) -> None:
+def _refuse_trial(spec: JobSpec) -> None:
     if spec.trial is not None:
         message = "spec.trial: found one, expected none: trials are submitted by their sweep"
         raise Refused("not_a_trial", message, param="spec.trial")
-    if spec.max_cost is not None:
-        raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
 
 
 async def _require_datasets(dataset_ids: Iterable[str], tenant: str, unit: Unit) -> None:

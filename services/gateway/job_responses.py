@@ -152,6 +152,8 @@ class JobExtensions(Answer):
     resume_certificate: ResumeCertificate | None
     cost_usd: str
     """US dollars that the tenant pays, as a decimal number."""
+    max_cost: str | None
+    """US dollars that the tenant allows for the job; None: no limit."""
     uncharged_cost_usd: str
     """US dollars of attempts that ended for no fault of the tenant."""
     has_holdout: bool

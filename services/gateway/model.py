@@ -89,6 +89,7 @@ class SubmittedSpec(Row):
     recipe: JsonObject = Field(default={})
     resources: JsonObject = Field(default={})
     gate: JsonObject = Field(default={})
+    max_cost: Decimal | None = None
     trial: TrialOf | None = None
 
     @property

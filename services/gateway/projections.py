@@ -192,7 +192,9 @@ PROJECTIONS: dict[type[Message], Projection] = {
         error=fields_of("code", "message", "param", "failure_class"),
         finished_at=now,
     ),
-    job.JobCancelled: into(JOB, state="cancelled", finished_at=now),
+    job.JobCancelled: into(
+        JOB, state="cancelled", finished_at=now, ending=lambda event, unit: _why_cancelled(event)
+    ),
     cost.CostAccrued: into(
         JOB,
         cost=lambda event, unit: _charged(event),
@@ -300,3 +302,15 @@ PROJECTIONS: dict[type[Message], Projection] = {
 
 def _charged(event: cost.CostAccrued) -> Decimal:
     return event.total if event.charged_total is None else event.charged_total
+
+
+def _why_cancelled(event: job.JobCancelled) -> str:
+    """Return what ended it, where its tenant may not know, and what is left of it."""
+    why = WHY_CANCELLED.get(event.reason)
+    if why is None:
+        return ""
+    kept = f"its checkpoint of step {event.artifact.bundle.step}" if event.artifact else "no checkpoint"
+    return f"{why}; {kept} is kept"
+
+
+WHY_CANCELLED = {"budget": "its budget is spent", "alert": "it was to end at an alert"}

@@ -18,7 +18,7 @@ from schemas.training import (
     TrainingStopped,
 )
 from services.tracker import gauges, store, sweep_handlers
-from services.tracker.decide import alerts, cost
+from services.tracker.decide import alerts, budget, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
 from services.tracker.decide.sweeps import JobNews
@@ -97,7 +97,7 @@ async def measure_running(unit: Unit) -> None:
 
 
 async def job_scheduled(event: JobScheduled, unit: Unit) -> None:
-    await store.save_plan(unit.conn, event.job_id, event.attempt, event.tenant, alerts.plan_of(event.spec))
+    await store.save_plan(unit.conn, event, alerts.plan_of(event.spec))
 
 
 async def checkpoint_written(event: CheckpointWritten, unit: Unit) -> None:
@@ -151,6 +151,14 @@ async def look_at_attempts(unit: Unit, *, listening_since: datetime) -> bool:
     return len(watches) == LOOKS_TOGETHER
 
 
+async def look_at_budgets(unit: Unit) -> None:
+    """End attempts whose jobs come to their budget."""
+    for burn in await store.list_burns(unit.conn):
+        fact = budget.reached(burn, now=unit.now)
+        if fact is not None and await store.mark_budget_reached(unit.conn, burn.job_id, burn.attempt):
+            await unit.emit(fact)
+
+
 async def _look(service: Service) -> None:
     """Look at what is due once all that was written before is read: what is late may only be unread."""
     async with service.unit() as unit:
@@ -185,5 +193,10 @@ def register(service: Service) -> None:
     async def look() -> None:
         await _look(service)
 
+    async def compare_with_budgets() -> None:
+        async with service.unit() as unit:
+            await look_at_budgets(unit)
+
     service.every(MEASURE_EVERY, measure)
+    service.every(budget.LOOK_EVERY, compare_with_budgets)
     service.every(LOOK_EVERY, look)

@@ -8,9 +8,11 @@ from pydantic_core import to_jsonable_python
 
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
+from schemas.job import JobScheduled
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
 from services.tracker.decide.alerts import Plan, Watch
+from services.tracker.decide.budget import Burn
 from services.tracker.decide.cost import Ending
 from services.tracker.decide.looks import Spending
 from services.tracker.gauges import RunningStep
@@ -64,8 +66,8 @@ SAVE_WATCH = """
     UPDATE watch SET signals = $3, is_over = $4, look_at = $5, changed_at = now()
      WHERE job_id = $1 AND attempt = $2"""
 SAVE_PLAN = """
-    INSERT INTO watch (job_id, attempt, tenant, plan) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (job_id, attempt) DO UPDATE SET plan = $4"""
+    INSERT INTO watch (job_id, attempt, tenant, plan, max_cost, grace_seconds) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET plan = $4, max_cost = $5, grace_seconds = $6"""
 SAVE_PRICE = """
     INSERT INTO watch (job_id, attempt, tenant, price_per_hour, began_at) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (job_id, attempt) DO UPDATE SET price_per_hour = $4, began_at = $5"""
@@ -78,6 +80,16 @@ SPENDING = """
     SELECT price_per_hour, began_at,
            (SELECT coalesce(sum(cost), 0) FROM cost WHERE job_id = $1 AND attempt <> $2) AS before
       FROM watch WHERE job_id = $1 AND attempt = $2 AND began_at IS NOT NULL"""
+# What is not known to be free counts, and so does what has ended for a reason that is not heard yet.
+BURNS = """
+    SELECT job_id, tenant, attempt, price_per_hour, began_at, max_cost, grace_seconds,
+           (SELECT coalesce(sum(cost), 0) FROM cost WHERE cost.job_id = watch.job_id
+               AND cost.attempt <> watch.attempt AND (is_charged OR NOT is_ended)) AS charged
+      FROM watch
+     WHERE NOT is_over AND max_cost IS NOT NULL AND began_at IS NOT NULL AND NOT is_budget_reached"""
+MARK_BUDGET_REACHED = """
+    UPDATE watch SET is_budget_reached = true
+     WHERE job_id = $1 AND attempt = $2 AND NOT is_over AND NOT is_budget_reached RETURNING true"""
 PRUNE_WATCHES = """
     DELETE FROM watch WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM watch WHERE is_over AND changed_at < now() - $1::interval LIMIT $2))"""
@@ -172,8 +184,12 @@ async def save_watch(conn: Connection, watch: Watch, *, look_at: datetime | None
     await conn.execute(SAVE_WATCH, watch.job_id, watch.attempt, signals, watch.is_over, look_at)
 
 
-async def save_plan(conn: Connection, job_id: str, attempt: int, tenant: str, plan: Plan) -> None:
-    await conn.execute(SAVE_PLAN, job_id, attempt, tenant, to_jsonable_python(plan))
+async def save_plan(conn: Connection, event: JobScheduled, plan: Plan) -> None:
+    """Note what the attempt is planned to do, and what its job may cost."""
+    limits = event.spec.max_cost, event.grace_seconds
+    await conn.execute(
+        SAVE_PLAN, event.job_id, event.attempt, event.tenant, to_jsonable_python(plan), *limits
+    )
 
 
 async def save_price(
@@ -195,3 +211,13 @@ async def find_spending(conn: Connection, job_id: str, attempt: int) -> Spending
     """Return what the job has cost and what the attempt costs; None where its nodes are not known."""
     row = await conn.fetchrow(SPENDING, job_id, attempt)
     return None if row is None else read(Spending, row)
+
+
+async def list_burns(conn: Connection) -> list[Burn]:
+    """Return the attempts that hold nodes on a budget which they have not reached."""
+    return [read(Burn, row) for row in await conn.fetch(BURNS)]
+
+
+async def mark_budget_reached(conn: Connection, job_id: str, attempt: int) -> bool:
+    """Note that the attempt must end; return False where that is known already, or it has ended."""
+    return bool(await conn.fetchval(MARK_BUDGET_REACHED, job_id, attempt))

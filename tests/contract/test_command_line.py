@@ -17,7 +17,7 @@ FROZEN = {
         "register-safety-suite": "name path benign",
     },
     "jobs": {
-        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated watch",
+        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated max_cost watch",
         "list": "",
         "show": "job_id",
         "watch": "job_id",

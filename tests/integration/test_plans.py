@@ -96,6 +96,7 @@ ALLOWED = {
     "tracker.store.IS_LOOK_DUE": QUEUE,
     "tracker.store.LOCK_DUE": QUEUE,
     "tracker.store.NEWEST_STEPS": QUEUE,
+    "tracker.store.BURNS": QUEUE,
 }
 
 MORE_STORES = {"gateway": ("webhooks.store",)}

@@ -338,10 +338,12 @@ def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
     }
     job = SUBMITTED | {"retune": SUBMITTED["retune"] | {"warnings": [warning]}}
     retune.answers["POST /fine_tuning/jobs"] = job
-    code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated")
+    code, out, err = retune.run(
+        "jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated", "--max-cost", "2.5"
+    )
     assert (code, out) == (0, "ftjob-1\n")
     assert err.endswith(f"\nwarning: {warning['message']}\n")
-    assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True}
+    assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True, "max_cost": "2.5"}
 
 
 def test_a_submission_shows_what_is_known_of_the_base_model(retune):
