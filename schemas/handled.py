@@ -373,6 +373,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "SubmitSweep",
             "CancelSweep",
         ),
+        "cost.commands": ("LimitSpending",),
         "parked.commands": (
             "ReplayParked",
             "DropParked",

@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from schemas import access, dataset, evaluation, job, model, sweep, training
+from schemas import access, cost, dataset, evaluation, job, model, sweep, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
 from services.gateway import (
+    budgets,
     copies,
     gate,
     measurements,
@@ -241,6 +242,17 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
         await tables.refuse_dataset(unit.conn, event)
 
 
+async def _cost_accrued(event: cost.CostAccrued, unit: Unit) -> None:
+    await tables.save_cost(unit.conn, event)
+    if event.charged == 0:
+        await unit.conn.execute(budgets.REOPEN_BUDGET, event.tenant)
+
+
+async def _budget_reached(event: cost.BudgetReached, unit: Unit) -> None:
+    if event.budget == "month":
+        await unit.conn.execute(budgets.SET_BUDGET_REACHED, event.tenant, unit.now)
+
+
 async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
     await note_answer(unit, event.tenant, event.job_id)
     await unit.release(f"job:{event.job_id}")
@@ -333,6 +345,8 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     job.JobCancelled: _ended_early,
     training.CheckpointWritten: measurements.written,
     training.StepsRecorded: measurements.recorded,
+    cost.CostAccrued: _cost_accrued,
+    cost.BudgetReached: _budget_reached,
     access.TenantOpened: copies.tenant_opened,
     access.KafkaUserReady: copies.user_ready,
     access.KafkaUserRemoved: copies.user_removed,

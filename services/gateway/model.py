@@ -485,11 +485,3 @@ class KafkaUser(Row):
     writes: tuple[str, ...]
     group_prefix: str
     changed_at: datetime
-
-
-class DeviceLimit(Row):
-    """A tenant's quotas, and the limit that the scheduler was sent last."""
-
-    name: str
-    quotas: JsonObject
-    limited_devices: int | None

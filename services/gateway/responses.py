@@ -393,7 +393,9 @@ class TenantQuotas(Answer):
     limits: Quotas
     decided: JsonObject
     """What the operator decided for the tenant."""
-    used: dict[str, int]
+    used: dict[str, int | float]
+    next_month_at: Time
+    """When `cost_per_month` begins again."""
 
 
 class KafkaUser(Resource):

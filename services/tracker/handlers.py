@@ -6,6 +6,7 @@ from typing import get_args
 
 from schemas.base import FailureClass
 from schemas.checkpoint import CheckpointOverdue
+from schemas.cost import LimitSpending
 from schemas.job import JobScheduled, JobStopping
 from schemas.node import NodesProvisioned, NodesReleased
 from schemas.topics import RUN_METRICS
@@ -65,7 +66,14 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
         return  # an attempt that held nothing costs nothing
     seconds = cost.node_seconds(event.nodes, until=unit.now)
     total = cost.cost_of(event.nodes, until=unit.now)
-    await store.save_cost(unit.conn, event, node_seconds=seconds, cost=total, until=unit.now)
+    await store.save_cost(
+        unit.conn,
+        event,
+        node_seconds=seconds,
+        device_seconds=cost.device_seconds(event.nodes, until=unit.now),
+        cost=total,
+        until=unit.now,
+    )
     await _emit_charge(event.job_id, event.attempt, unit)
 
 
@@ -152,11 +160,17 @@ async def look_at_attempts(unit: Unit, *, listening_since: datetime) -> bool:
 
 
 async def look_at_budgets(unit: Unit) -> None:
-    """End attempts whose jobs come to their budget."""
-    for burn in await store.list_burns(unit.conn):
-        fact = budget.reached(burn, now=unit.now)
-        if fact is not None and await store.mark_budget_reached(unit.conn, burn.job_id, burn.attempt):
+    """End attempts that come to the budget of their job, or of their tenant's month."""
+    burns = await store.list_burns(unit.conn)
+    tenants = {each.tenant for each in burns}
+    months = await store.list_months(unit.conn, tenants, since=budget.month_start(unit.now))
+    for fact in budget.reached(burns, months, now=unit.now):
+        if await store.mark_budget_reached(unit.conn, fact.job_id, fact.attempt):
             await unit.emit(fact)
+
+
+async def limit_spending(command: LimitSpending, unit: Unit) -> None:
+    await store.save_spending_limit(unit.conn, command.tenant, command.cost_per_month)
 
 
 async def _look(service: Service) -> None:
@@ -181,6 +195,7 @@ def register(service: Service) -> None:
     service.on(CheckpointWritten, checkpoint_written)
     service.on(CheckpointOverdue, checkpoint_overdue)
     service.on(TrainingFailed, training_failed)
+    service.on(LimitSpending, limit_spending)
     for end in (JobStopping, TrainingStopped, TrainingCompleted):
         service.on(end, training_over)
 

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas.base import CapacityType, FailureClass
+from schemas.cost import LimitSpending
 from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, JobScheduled, PauseReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.specification import JobSpec
@@ -310,3 +311,23 @@ class TestBudget:
         fact = await heard.until_any(job_id, "BudgetReached")
         assert (fact.attempt, fact.limit) == (3, Decimal("0.80"))
         assert Decimal("0.80") <= fact.spent < Decimal("0.90")
+
+    async def test_what_runs_ends_at_the_budget_of_its_tenants_month(
+        self, voice: Voices, heard: Ear, db, job_id: str
+    ):
+        tenant = f"t-{job_id}"
+        await voice.say("gateway", LimitSpending(tenant=tenant, cost_per_month=1))
+
+        async def is_known() -> bool:
+            return await db.fetchval("SELECT true FROM tracker.spending_limit WHERE tenant = $1", tenant)
+
+        await until(is_known, "the limit")
+        began_at = utc_now() - timedelta(hours=1)
+        node = a_node(0, "0.70", seconds=0).model_copy(update={"allocated_at": began_at})
+        for job in (job_id, f"{job_id}-2"):
+            for each in (scheduled(job, 1, a_job_spec()), held(job, 1, CapacityType.SPOT, node)):
+                writer = "scheduler" if each.type == "JobScheduled" else "provisioner"
+                await voice.say(writer, each.model_copy(update={"tenant": tenant}))
+        facts = [await heard.until_any(job, "BudgetReached") for job in (job_id, f"{job_id}-2")]
+        assert {(fact.budget, fact.limit) for fact in facts} == {("month", Decimal("1.00"))}
+        await voice.say("gateway", LimitSpending(tenant=tenant, cost_per_month=None))

@@ -38,6 +38,11 @@ def node_seconds(nodes: Sequence[AllocatedNode], *, until: datetime) -> float:
     return sum(_seconds(node, until) for node in nodes)
 
 
+def device_seconds(nodes: Sequence[AllocatedNode], *, until: datetime) -> float:
+    """Return the seconds of all devices; a node whose devices are not named has one."""
+    return sum(_seconds(node, until) * max(1, len(node.devices)) for node in nodes)
+
+
 def cost_of(nodes: Sequence[AllocatedNode], *, until: datetime) -> Decimal:
     """Return the US dollars for the time that each node was held, to the millionth."""
     held = ((node.price_per_hour, timedelta(seconds=_seconds(node, until))) for node in nodes)

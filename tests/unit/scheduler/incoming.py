@@ -56,7 +56,7 @@ def alert(rule: AlertRule = AlertRule.DIVERGENCE, *, attempt: int = 1) -> AlertR
 
 def budget_reached(*, attempt: int = 1) -> BudgetReached:
     message = "4.65 of 5 US dollars are spent"
-    return BudgetReached(**JOB, attempt=attempt, limit="5.00", spent="4.65", message=message)
+    return BudgetReached(**JOB, attempt=attempt, budget="job", limit="5.00", spent="4.65", message=message)
 
 
 def resume() -> ResumeJob:

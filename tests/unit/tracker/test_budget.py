@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.tracker.decide.budget import LOOK_EVERY, Burn, reached
+from schemas.cost import BudgetReached
+from services.tracker.decide import budget
+from services.tracker.decide.budget import LOOK_EVERY, Burn, Month
 from services.tracker.decide.cost import price_of
 from tests.builders import TENANT
 
@@ -26,6 +28,10 @@ BURN = Burn(
 """A cent a second, of which 35 seconds are kept for the stop: it ends 165 seconds after it began."""
 
 
+def reached(burn: Burn, *, now: datetime) -> BudgetReached | None:
+    return next(iter(budget.reached([burn], [], now=now)), None)
+
+
 @pytest.mark.parametrize(
     ("seconds", "changes", "is_reached"),
     [
@@ -34,6 +40,8 @@ BURN = Burn(
         (0, {"charged": Decimal("2.65")}, True),
         (1_000, {"price_per_hour": Decimal(0)}, False),
         (-60, {}, False),
+        (1_000, {"max_cost": None}, False),
+        (1_000, {"is_ending": True}, False),
         (184, {"grace_seconds": 10}, False),
         (185, {"grace_seconds": 10}, True),
     ],
@@ -52,6 +60,10 @@ def test_the_fact_has_both_sums():
         Decimal("2.70"),
     )
     assert fact.message == ("2.7000 of 3 US dollars are spent, and saving a checkpoint may take 0.3500 more")
+
+
+def spent(burn: Burn, now: datetime) -> Decimal:
+    return burn.charged + burn.cost(now)
 
 
 @given(
@@ -83,9 +95,35 @@ def test_a_job_never_costs_more_than_its_budget_and_one_stop(
     if reached(burn, now=seen_at) is None:
         while reached(burn, now=seen_at) is None:
             seen_at += LOOK_EVERY
-        idle = burn.max_cost - burn.spent(seen_at) - burn.reserve
+        idle = burn.max_cost - spent(burn, seen_at) - burn.reserve
         assert idle > -price_of(burn.price_per_hour, LOOK_EVERY) - Decimal("0.00001")
     ended_at = seen_at + used * timedelta(seconds=grace)
     if seen_at > NOON + LOOK_EVERY:
-        assert burn.spent(ended_at) <= burn.max_cost + Decimal("0.00001")
-    assert burn.spent(ended_at) <= allowed + Decimal("0.00001")
+        assert spent(burn, ended_at) <= burn.max_cost + Decimal("0.00001")
+    assert spent(burn, ended_at) <= allowed + Decimal("0.00001")
+
+
+def of_month(limit: str, *burns: Burn, charged: str = "1.00", seconds: float = 100) -> list[tuple[str, str]]:
+    months = [Month(TENANT, Decimal(limit), Decimal(charged)), Month("other", Decimal(0), Decimal(9))]
+    facts = budget.reached(burns, months, now=NOON + timedelta(seconds=seconds))
+    return [(fact.job_id, fact.budget) for fact in facts]
+
+
+def test_all_that_runs_shares_the_month_of_its_tenant():
+    """A cent a second each: two of them have cost 2.00 after 100 seconds, and 0.70 are kept for their stops."""
+    first = replace(BURN, max_cost=None, charged=Decimal("50.00"))
+    second = replace(first, job_id="ftjob-2")
+    assert of_month("3.71", first, second) == []
+    assert of_month("3.70", first, second) == [("ftjob-1", "month"), ("ftjob-2", "month")]
+    assert of_month("3.70", first) == []
+    # One that is ending costs until it has ended, and is not ended again.
+    assert of_month("3.70", first, replace(second, is_ending=True)) == [("ftjob-1", "month")]
+    # Its own budget is named where both are reached.
+    assert of_month("3.70", first, replace(second, max_cost=Decimal("50.00"))) == [
+        ("ftjob-2", "job"),
+        ("ftjob-1", "month"),
+    ]
+
+
+def test_a_month_begins_at_midnight_of_utc():
+    assert budget.month_start(NOON) == datetime(2027, 3, 1, tzinfo=UTC)
