@@ -32,6 +32,7 @@ FROZEN = {
     },
     "sweeps": {"create": "file", "list": "limit", "show": "sweep_id", "cancel": "sweep_id"},
     "alerts": "job is_open limit",
+    "costs": "by month all_tenants as_csv",
     "models": {
         "register-base": "name source training_template",
         "register-artifact": "job_id tenant",

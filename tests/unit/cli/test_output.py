@@ -130,6 +130,22 @@ ALERT = {
     "message": "loss 5, usually 2",
 }
 
+SUMS = {
+    "attempts": 2,
+    "device_hours": 2.0,
+    "cost_usd": "4.62",
+    "charged_usd": "3.12",
+    "free_usd": "1.50",
+    "spot_waste_usd": "1.50",
+    "usd_per_device_hour": "2.31",
+}
+COSTS = {
+    "object": "costs",
+    "by": "pool",
+    "total": SUMS,
+    "groups": [SUMS | {"name": "a100"}],
+    "has_more": False,
+}
 TABLES = {
     ("alerts", "--open"): (
         {"GET /alerts": paged(ALERT)},
@@ -137,6 +153,15 @@ TABLES = {
         [
             "since until rule job step action what",
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(0))} loss_spike ftjob-1 103 pause loss 5, usually 2",
+        ],
+    ),
+    ("costs", "--by", "pool", "--month", "2026-11"): (
+        {"GET /costs": COSTS},
+        COSTS,
+        [
+            "pool attempts device hours cost USD charged free spot waste USD/device h",
+            "a100 2 2.00 4.62 3.12 1.50 1.50 2.31",
+            "all 2 2.00 4.62 3.12 1.50 1.50 2.31",
         ],
     ),
     ("jobs", "list"): (
