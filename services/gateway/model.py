@@ -231,6 +231,8 @@ class Job(Row):
     certificate: ResumeCertificate | None
     cost: Decimal
     uncharged_cost: Decimal
+    running_cost: Decimal | None = None
+    """Cost so far of the attempt that holds nodes."""
     created_at: datetime
     finished_at: datetime | None
     result_files: tuple[str, ...]

@@ -292,6 +292,12 @@ PROJECTIONS: dict[type[Message], Projection] = {
         incarnation=field_of("replica.incarnation"),
         is_ready=False,
     ),
+    node.NodesProvisioned: into(
+        JOB,
+        price_per_hour=lambda event, unit: sum((each.price_per_hour for each in event.nodes), Decimal(0)),
+        held_since=lambda event, unit: min((each.allocated_at for each in event.nodes), default=None),
+    ),
+    node.NodesReleased: into(JOB, price_per_hour=None, held_since=None),
     node.PoolCapacityChanged: into(POOL, name=field_of("pool"), detail=fields_except()),
     access.KafkaUserReady: into(
         KAFKA_USER, "reads", "writes", "group_prefix", name=field_of("user"), changed_at=now

@@ -21,7 +21,7 @@ router = APIRouter()
 ROWS = 200
 MONTHS = 12
 """Months that can be chosen."""
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 560, 200, 76, 12, 26
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 200, 76, 8, 12, 26
 GROUPS: dict[GroupedBy, str] = {
     "job": "Job",
     "sweep": "Sweep",
@@ -118,7 +118,7 @@ def bars_of(days: list[CostRow], month: datetime) -> Days | None:
     by_day = {row.name: row for row in days}
     highest = max(row.cost for row in days)
     last = (next_month(month) - timedelta(days=1)).day
-    slot = (WIDTH - LEFT) / last
+    slot = (WIDTH - LEFT - RIGHT) / last
     bars = []
     for day in range(1, last + 1):
         row = by_day.get(f"{month:%Y-%m}-{day:02}")
