@@ -29,6 +29,12 @@ class Api:
         query = {name: value for name, value in params.items() if value is not None}
         return self._answer(self._send("GET", path, params=query))
 
+    def text(self, path: str, **params: Any) -> str:
+        """What a path answers that is no JSON."""
+        query = {name: value for name, value in params.items() if value is not None}
+        answer = self._send("GET", path, params=query)
+        return answer.text if answer.is_success else str(self._answer(answer))
+
     def post(self, path: str, body: Any = None) -> Any:
         return self._answer(self._send("POST", path, json=body))
 

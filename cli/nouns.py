@@ -11,6 +11,7 @@ NOUNS = {
     "jobs": "cli.commands.jobs",
     "sweeps": "cli.commands.sweeps",
     "alerts": "cli.commands.alerts",
+    "costs": "cli.commands.costs",
     "models": "cli.commands.models",
     "deployments": "cli.commands.deployments",
     "webhooks": "cli.commands.webhooks",

@@ -1,12 +1,11 @@
 """run.alerts: what looks wrong with an attempt while it trains, and what a job does about it."""
 
-from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Attempt, Count, JobId, Message, Spec, Step, TenantName
+from schemas.base import Attempt, Count, JobId, Message, Spec, SpendingLimit, Step, TenantName
 
 
 class AlertRule(StrEnum):
@@ -55,7 +54,7 @@ class AlertsSpec(Spec):
     """No checkpoint for three intervals."""
     validation_rise: AlertAction = "notify"
     """The validation loss rises again."""
-    expected_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
+    expected_cost: SpendingLimit | None = None
     """US dollars that the job is planned to cost. None: there is no plan, and no alert about it."""
 
     def action_of(self, rule: AlertRule) -> AlertAction:

@@ -30,6 +30,8 @@ Bytes = Annotated[int, Field(ge=0, le=2**63 - 1, description="bytes")]
 Seconds = Annotated[float, Field(ge=0, description="seconds")]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Usd = Annotated[Decimal, Field(ge=0, description="US dollars")]
+SpendingLimit = Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)]
+"""US dollars that may be spent."""
 
 
 class Value(BaseModel):

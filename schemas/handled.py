@@ -110,7 +110,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "SweepEnded",
             "CommandRefused",
         ),
-        "cost.events": ("CostAccrued",),
+        "cost.events": (
+            "CostAccrued",
+            "BudgetReached",
+        ),
         "access.events": (
             "TenantOpened",
             "KafkaUserReady",
@@ -218,6 +221,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "DeploymentFailed",
         ),
         "run.alerts": ("AlertRaised",),
+        "cost.events": ("BudgetReached",),
     },
     "provisioner": {
         "node.commands": (
@@ -369,6 +373,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "SubmitSweep",
             "CancelSweep",
         ),
+        "cost.commands": ("LimitSpending",),
         "parked.commands": (
             "ReplayParked",
             "DropParked",

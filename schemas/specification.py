@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from schemas.base import (
     Sha256,
     Share,
     Spec,
+    SpendingLimit,
     StartFrom,
     TrialOf,
     is_none,
@@ -455,8 +455,9 @@ class JobSpec(Spec):
     """Train although a required check of the gate has nothing to ask, so that the model cannot pass yet."""
     alerts: AlertsSpec | None = None
     """What each alert does. None: it notifies."""
-    max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
-    """Limit in US dollars; recorded with the job."""
+    max_cost: SpendingLimit | None = None
+    """US dollars that the tenant may be charged for the job: before it would be more, the attempt saves a checkpoint
+    and the job ends. What it has trained is kept. None: no limit."""
     trial: Annotated[TrialOf | None, Field(exclude_if=is_none)] = None
     """Its place in a sweep, which the tracker names; such a job ends without the gate. None: it is in none."""
 

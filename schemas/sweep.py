@@ -2,13 +2,24 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from schemas.base import Count, DatasetId, JobId, Message, Reference, Sha256, Spec, SweepId, TenantName, Usd
+from schemas.base import (
+    Count,
+    DatasetId,
+    JobId,
+    Message,
+    Reference,
+    Sha256,
+    Spec,
+    SpendingLimit,
+    SweepId,
+    TenantName,
+    Usd,
+)
 from schemas.compatibility import Refusal, check
 from schemas.job import Artifact
 from schemas.specification import JobSpec
@@ -154,7 +165,7 @@ class SearchSpec(Spec):
     """Seed of what is chosen at random."""
     pruning: PruningSpec | None = None
     """None: every trial is trained to its end."""
-    max_cost: Annotated[Decimal, Field(ge=Decimal("0.000001"), le=10**12, max_digits=40)] | None = None
+    max_cost: SpendingLimit | None = None
     """US dollars for all trials together: when they are spent, what runs is ended and nothing more begins."""
     max_failed_trials: Annotated[int, Field(ge=1, le=1_000)] = 5
     """So many failed trials end the sweep."""

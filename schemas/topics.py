@@ -120,6 +120,7 @@ DEPLOYMENT_COMMANDS = Topic(
     (deployment.LoadCandidate, deployment.UnloadCandidate, deployment.UseAdapters),
     retention_days=7,
 )
+COST_COMMANDS = Topic("cost.commands", ("gateway", "admin"), (cost.LimitSpending,))
 ACCESS_COMMANDS = Topic(
     "access.commands",
     ("gateway",),
@@ -280,7 +281,7 @@ SWEEP_EVENTS = Topic(
         CommandRefused,
     ),
 )
-COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued,))
+COST_EVENTS = Topic("cost.events", ("tracker",), (cost.CostAccrued, cost.BudgetReached))
 ACCESS_EVENTS = Topic(
     "access.events",
     ("accounts",),
@@ -309,6 +310,7 @@ TOPICS: tuple[Topic, ...] = (
     SWEEP_COMMANDS,
     NODE_COMMANDS,
     DEPLOYMENT_COMMANDS,
+    COST_COMMANDS,
     ACCESS_COMMANDS,
     PARKED_COMMANDS,
     DATASET_EVENTS,

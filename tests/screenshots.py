@@ -5,8 +5,11 @@ import tempfile
 from pathlib import Path
 
 from deploy.local.stack import Stack
+from schemas.base import FailureClass
+from schemas.cost import CostAccrued
 from tests import browser
 from tests.integration.alerting import raise_alert
+from tests.integration.cost_rows import accrued, add_costs
 from tests.integration.gateway_world import opened
 from tests.integration.page_world import Shown, add_many_jobs, add_steps, populate
 
@@ -41,8 +44,27 @@ def addresses(shown: Shown) -> dict[str, str]:
         "sweeps": "/sweeps",
         "sweep": f"/sweeps/{shown.sweep}",
         "alerts": "/alerts",
+        "costs": "/costs",
+        "costs-none": "/costs?month=2020-01",
         "not-found": "/jobs/ftjob-nobody",
     }
+
+
+def spread(shown: Shown) -> list[CostAccrued]:
+    """Costs of other jobs on other days."""
+    jobs, preempted = (shown.gated, shown.failed, shown.queued), FailureClass.PREEMPTED
+    return [
+        accrued(
+            jobs[day % 3],
+            "demo",
+            10 + day,
+            f"{day * 7 % 11 + 0.25}",
+            failure_class=preempted if day % 4 == 0 else None,
+            pool="a100-spot" if day % 2 else "h100",
+            day=day,
+        )
+        for day in range(2, 25)
+    ]
 
 
 async def take(folder: Path) -> None:
@@ -56,6 +78,7 @@ async def take(folder: Path) -> None:
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
             await raise_alert(world, shown.running)
+            await add_costs(world, "demo", shown.running, *spread(shown))
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:

@@ -44,10 +44,18 @@ def submit(
     allow_ungated: Annotated[
         bool, typer.Option("--allow-ungated", help="Train although the gate cannot pass for want of suites.")
     ] = False,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD", help="Most that it may cost: before that it ends, and what it has trained is kept."
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option(help="Show progress until the job ends.")] = False,
 ) -> None:
     """Submit a job."""
     extensions = _options(options) | ({"allow_ungated": True} if allow_ungated else {})
+    if max_cost is not None:
+        extensions["max_cost"] = max_cost
     if holdout:
         extensions["holdout_file"] = _file_id(holdout)
     if safety_mix:

@@ -22,6 +22,7 @@ from services.gateway.routes import (
     alerts,
     chat,
     checkpoints,
+    costs,
     datasets,
     evaluations,
     files,
@@ -50,6 +51,8 @@ from shared.server import serve
 from shared.service import Service
 from shared.telemetry.tracing import configure_tracing
 
+LOOK_AT_BUDGETS_EVERY = timedelta(seconds=5)
+
 
 def build(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
@@ -63,6 +66,12 @@ def build(settings: Settings | None = None) -> FastAPI:
     for query in store.PRUNED:
         service.prune(query, older_than=settings.timing.history_retention)
     service.on_start(lambda: _bootstrap(service, settings))
+
+    async def look_at_budgets() -> None:
+        async with service.unit() as unit:
+            await usage.look_at_budgets(unit, settings.quotas)
+
+    service.every(LOOK_AT_BUDGETS_EVERY, look_at_budgets, singleton=True)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -119,6 +128,7 @@ def api(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None 
         suites,
         refusals,
         alerts,
+        costs,
         sweeps,
         admin,
         kafka_users,
@@ -159,7 +169,8 @@ def _deliver_webhooks(service: Service, settings: Settings) -> Sender:
 async def _bootstrap(service: Service, settings: Settings) -> None:
     """The first tenant of a fresh stack, whose topics were set up with it; its key is stored hashed.
 
-    The default of `running_devices` may be another than before: it is sent for each tenant that it concerns.
+    Defaults of quotas that other services apply may be others than before: they are sent for each tenant that they
+    concern.
     """
     async with service.unit() as unit:
         await store.add_tenant(unit.conn, settings.bootstrap_tenant, "standard")
@@ -167,7 +178,7 @@ async def _bootstrap(service: Service, settings: Settings) -> None:
         await store.add_key(
             unit.conn, settings.bootstrap_tenant, settings.bootstrap_api_key.get_secret_value()
         )
-        await usage.limit_devices(unit, settings.quotas)
+        await usage.apply_limits(unit, settings.quotas)
 
 
 def main() -> None:

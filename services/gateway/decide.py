@@ -216,6 +216,7 @@ def job_command(
         suffix=request.suffix or "",
         auto_deploy=extensions.auto_deploy,
         alerts=extensions.alerts,
+        max_cost=extensions.max_cost,
         allow_ungated=extensions.allow_ungated,
         tier=tier,
         metadata=request.metadata or {},

@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from schemas import access, dataset, evaluation, job, model, sweep, training
+from schemas import access, cost, dataset, evaluation, job, model, sweep, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
 from services.gateway import (
+    budgets,
     copies,
     gate,
     measurements,
@@ -23,7 +24,6 @@ from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
 from services.gateway.projections import PROJECTIONS, envelope_of
 from services.gateway.quotas import Quotas
-from services.gateway.requests import NOT_AVAILABLE
 from services.gateway.timeline import sentence
 from services.gateway.usage import note_answer, send
 from services.gateway.webhooks import store as webhook_store
@@ -136,7 +136,7 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused(refusal.code, f"spec.{refusal.message}", param=f"spec.{refusal.param}")
     if isinstance(command, job.SubmitJob):
         await _require_start(command.spec, tenant, unit)
-        _refuse_unavailable(command.spec)
+        _refuse_trial(command.spec)
         for each in await submission.obstacles_to(unit.conn, command):
             if each.is_final:
                 raise Refused(each.code, each.message, param=f"spec.{each.param}")
@@ -152,12 +152,10 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
         raise Refused("unknown_model", f"model {command.model_id!r} does not exist", param="model_id")
 
 
-def _refuse_unavailable(spec: JobSpec) -> None:
+def _refuse_trial(spec: JobSpec) -> None:
     if spec.trial is not None:
         message = "spec.trial: found one, expected none: trials are submitted by their sweep"
         raise Refused("not_a_trial", message, param="spec.trial")
-    if spec.max_cost is not None:
-        raise Refused("not_available_yet", f"spec.max_cost {NOT_AVAILABLE}", param="spec.max_cost")
 
 
 async def _require_datasets(dataset_ids: Iterable[str], tenant: str, unit: Unit) -> None:
@@ -242,6 +240,17 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
         await tables.refuse_sweep(unit.conn, event, at=unit.now)
     if event.command == dataset.SubmitDataset.type and event.code != "dataset_id_taken":
         await tables.refuse_dataset(unit.conn, event)
+
+
+async def _cost_accrued(event: cost.CostAccrued, unit: Unit) -> None:
+    await tables.save_cost(unit.conn, event)
+    if event.charged == 0:
+        await unit.conn.execute(budgets.REOPEN_BUDGET, event.tenant)
+
+
+async def _budget_reached(event: cost.BudgetReached, unit: Unit) -> None:
+    if event.budget == "month":
+        await unit.conn.execute(budgets.SET_BUDGET_REACHED, event.tenant, unit.now)
 
 
 async def _submitted(event: job.JobSubmitted, unit: Unit) -> None:
@@ -336,6 +345,8 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     job.JobCancelled: _ended_early,
     training.CheckpointWritten: measurements.written,
     training.StepsRecorded: measurements.recorded,
+    cost.CostAccrued: _cost_accrued,
+    cost.BudgetReached: _budget_reached,
     access.TenantOpened: copies.tenant_opened,
     access.KafkaUserReady: copies.user_ready,
     access.KafkaUserRemoved: copies.user_removed,

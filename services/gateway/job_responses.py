@@ -152,6 +152,11 @@ class JobExtensions(Answer):
     resume_certificate: ResumeCertificate | None
     cost_usd: str
     """US dollars that the tenant pays, as a decimal number."""
+    running_cost_usd: str | None
+    """US dollars that the attempt which holds nodes has cost so far; they are charged when it ends, unless it ends
+    for no fault of the tenant."""
+    max_cost: str | None
+    """US dollars that the tenant allows for the job; None: no limit."""
     uncharged_cost_usd: str
     """US dollars of attempts that ended for no fault of the tenant."""
     has_holdout: bool

@@ -89,6 +89,7 @@ class SubmittedSpec(Row):
     recipe: JsonObject = Field(default={})
     resources: JsonObject = Field(default={})
     gate: JsonObject = Field(default={})
+    max_cost: Decimal | None = None
     trial: TrialOf | None = None
 
     @property
@@ -230,6 +231,8 @@ class Job(Row):
     certificate: ResumeCertificate | None
     cost: Decimal
     uncharged_cost: Decimal
+    running_cost: Decimal | None = None
+    """Cost so far of the attempt that holds nodes."""
     created_at: datetime
     finished_at: datetime | None
     result_files: tuple[str, ...]
@@ -484,11 +487,3 @@ class KafkaUser(Row):
     writes: tuple[str, ...]
     group_prefix: str
     changed_at: datetime
-
-
-class DeviceLimit(Row):
-    """A tenant's quotas, and the limit that the scheduler was sent last."""
-
-    name: str
-    quotas: JsonObject
-    limited_devices: int | None

@@ -192,7 +192,9 @@ PROJECTIONS: dict[type[Message], Projection] = {
         error=fields_of("code", "message", "param", "failure_class"),
         finished_at=now,
     ),
-    job.JobCancelled: into(JOB, state="cancelled", finished_at=now),
+    job.JobCancelled: into(
+        JOB, state="cancelled", finished_at=now, ending=lambda event, unit: _why_cancelled(event)
+    ),
     cost.CostAccrued: into(
         JOB,
         cost=lambda event, unit: _charged(event),
@@ -290,6 +292,12 @@ PROJECTIONS: dict[type[Message], Projection] = {
         incarnation=field_of("replica.incarnation"),
         is_ready=False,
     ),
+    node.NodesProvisioned: into(
+        JOB,
+        price_per_hour=lambda event, unit: sum((each.price_per_hour for each in event.nodes), Decimal(0)),
+        held_since=lambda event, unit: min((each.allocated_at for each in event.nodes), default=None),
+    ),
+    node.NodesReleased: into(JOB, price_per_hour=None, held_since=None),
     node.PoolCapacityChanged: into(POOL, name=field_of("pool"), detail=fields_except()),
     access.KafkaUserReady: into(
         KAFKA_USER, "reads", "writes", "group_prefix", name=field_of("user"), changed_at=now
@@ -300,3 +308,15 @@ PROJECTIONS: dict[type[Message], Projection] = {
 
 def _charged(event: cost.CostAccrued) -> Decimal:
     return event.total if event.charged_total is None else event.charged_total
+
+
+def _why_cancelled(event: job.JobCancelled) -> str:
+    """Return what ended it, where its tenant may not know, and what is left of it."""
+    why = WHY_CANCELLED.get(event.reason)
+    if why is None:
+        return ""
+    kept = f"its checkpoint of step {event.artifact.bundle.step}" if event.artifact else "no checkpoint"
+    return f"{why}; {kept} is kept"
+
+
+WHY_CANCELLED = {"budget": "its budget is spent", "alert": "it was to end at an alert"}

@@ -1,7 +1,8 @@
 """What a tenant may have at once and ask for in a time: by default, or as the operator decided for it."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +26,9 @@ class Quotas(BaseModel):
     """Jobs that have not ended."""
     running_devices: Limit = None
     """Devices of attempts at once, over all pools. The scheduler applies it: jobs beyond it are taken and wait."""
+    cost_per_month: Limit = None
+    """US dollars that are charged for attempts that end within a calendar month of UTC. Before they are more, running
+    jobs end as at their own budget; new ones are refused until the next month, and queued ones wait."""
     open_datasets: Limit = 1_000
     """Datasets that are not validated yet, those of jobs among them."""
     stored_bytes: Limit = 200 * GIB
@@ -49,6 +53,28 @@ class Quotas(BaseModel):
         """`changes`: what the operator decided for a tenant; a name that an older release had is left out."""
         known = changes.keys() & type(self).model_fields.keys()
         return self.model_copy(update={name: changes[name] for name in known})
+
+
+def month_start(now: datetime) -> datetime:
+    return now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def next_month(now: datetime) -> datetime:
+    return month_start(month_start(now) + timedelta(days=31))
+
+
+def month_reached_at(
+    limit: int | None, charged: Decimal, reached_at: datetime | None, *, now: datetime
+) -> datetime | None:
+    """Return when `cost_per_month` was used up, or would have been by what ran; None where there is something left.
+
+    reached_at: when the tracker was heard to end what ran.
+    """
+    if limit is None:
+        return None
+    if reached_at is not None and reached_at >= month_start(now):
+        return reached_at
+    return now if charged >= limit else None
 
 
 class QuotaExceeded(Refused):

@@ -36,6 +36,7 @@ JOB_COLUMNS = f"""
     num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
+    round(price_per_hour * greatest(extract(epoch FROM now() - held_since), 0) / 3600, 6) AS running_cost,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'checks', checks,
                                'progress', progress)

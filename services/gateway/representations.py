@@ -179,6 +179,8 @@ def _ending(row: model.Job) -> Ending:
 
 
 def _why_unusable(row: model.Job, ending: Ending) -> str | None:
+    if row.state == "cancelled":
+        return row.ending or None
     if ending.problem is None:
         return None
     reason = row.evaluation.reason if row.evaluation else ""
@@ -279,6 +281,8 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         preparation=row.preparation,
         resume_certificate=row.certificate,
         cost_usd=str(row.cost),
+        running_cost_usd=None if row.running_cost is None else str(row.running_cost),
+        max_cost=None if row.spec.max_cost is None else str(row.spec.max_cost),
         uncharged_cost_usd=str(row.uncharged_cost),
         has_holdout=row.spec.holdout is not None,
         recipe=row.spec.recipe,

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
 from schemas.alert import AlertsSpec
-from schemas.base import LABEL, Share, Spec
+from schemas.base import LABEL, Share, Spec, SpendingLimit
 from schemas.gate import GateSpec
 from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
 from schemas.sweep import SearchSpec
@@ -82,7 +82,9 @@ class Extensions(Spec):
     auto_deploy: bool = True
     allow_ungated: bool = False
     """Train although the gate has nothing to ask in a check that it requires."""
-    max_cost: Annotated[None, BeforeValidator(not_yet)] = None
+    max_cost: SpendingLimit | None = None
+    """US dollars that the job may cost; before it would cost more it ends, and what it has trained is kept. None: no
+    limit."""
 
 
 class CreateJob(Spec):

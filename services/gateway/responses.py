@@ -387,13 +387,50 @@ class Refusal(Resource):
     param: str | None
 
 
+class CostSums(Answer):
+    """What attempts cost, of those that have ended."""
+
+    attempts: Count
+    device_hours: float
+    """Hours of all devices that they had."""
+    cost_usd: str
+    """US dollars that they cost, whoever pays, as a decimal number."""
+    charged_usd: str
+    """US dollars that their tenant pays."""
+    free_usd: str
+    """US dollars that the tenant does not pay, for they ended for no fault of it."""
+    spot_waste_usd: str
+    """US dollars, among those that are free, of spot nodes that were taken back."""
+    usd_per_device_hour: str | None
+
+
+class CostGroup(CostSums):
+    name: str | None
+    """What they have in common; None of attempts that have no such thing."""
+
+
+class Costs(Answer):
+    object: Literal["costs"]
+    by: str
+    """What `name` is of each group."""
+    month: str | None
+    """Month in which they ended; None: any."""
+    total: CostSums
+    groups: tuple[CostGroup, ...]
+    """Days and months in their order, else the most expensive first."""
+    has_more: bool
+    """Whether there are more groups, which the CSV has."""
+
+
 class TenantQuotas(Answer):
     object: Literal["quotas"]
     tenant: str
     limits: Quotas
     decided: JsonObject
     """What the operator decided for the tenant."""
-    used: dict[str, int]
+    used: dict[str, int | float]
+    next_month_at: Time
+    """When `cost_per_month` begins again."""
 
 
 class KafkaUser(Resource):

@@ -12,7 +12,6 @@ from schemas.specification import DatasetFormat, Tier
 from services.gateway.access import Principal, key_digest
 from services.gateway.decide import BaseModel
 from services.gateway.model import (
-    DeviceLimit,
     IdempotentRequest,
     JsonObject,
     Row,
@@ -63,10 +62,6 @@ TENANTS_ON_BASE = """
      ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
-# `limited_devices`: what the scheduler was asked last, null as long as it knows no limit.
-LIMITED_DEVICES = f"""
-    SELECT {columns(DeviceLimit)} FROM tenant WHERE $1::text IS NULL OR name = $1 ORDER BY name FOR UPDATE"""
-SET_LIMITED_DEVICES = "UPDATE tenant SET limited_devices = $2 WHERE name = $1"
 SET_QUOTAS = "UPDATE tenant SET quotas = $2 WHERE name = $1 RETURNING true"
 # A sweep counts as so many jobs as it may have at once, whether they run at this moment or not.
 COUNT_OPEN_JOBS = """
@@ -301,11 +296,6 @@ async def find_quotas(source: Source, tenant: str) -> JsonObject | None:
 async def set_quotas(conn: Connection, tenant: str, quotas: JsonObject) -> bool:
     """Whether there is such a tenant."""
     return bool(await conn.fetchval(SET_QUOTAS, tenant, quotas))
-
-
-async def lock_device_limits(conn: Connection, tenant: str | None) -> list[DeviceLimit]:
-    """Lock and return the limit of the tenant, or of all."""
-    return await select(DeviceLimit, conn, LIMITED_DEVICES, tenant)
 
 
 async def set_topics(conn: Connection, tenant: str) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from pydantic import BaseModel
 
 from schemas.base import CommandRefused, Delayed, Message
+from schemas.cost import CostAccrued
 from schemas.dataset import SubmitDataset
 from schemas.evaluation import GatePolicyPublished
 from schemas.specification import DatasetSpec
@@ -61,6 +62,10 @@ REFUSE_DATASET = """
 REFUSE_SWEEP = """
     UPDATE sweep SET state = 'failed', message = $3, finished_at = $4
      WHERE sweep_id = $1 AND tenant = $2 AND state = 'running'"""
+SAVE_COST = """
+    INSERT INTO attempt_cost (job_id, attempt, tenant, pool, capacity_type, node_seconds, device_seconds, cost,
+                              charged, failure_class, ended_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (job_id, attempt) DO NOTHING"""
 SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant = $2"
 DELAY_JOBS = """
     UPDATE job SET waiting_for = $3
@@ -356,3 +361,22 @@ async def add_metrics(
     await conn.execute(LOCK_JOB, job_id)
     values = (job_id, tenant, event_id, METRICS, "info", message, data, at)
     await conn.execute(INSERT_METRICS, *values)
+
+
+async def save_cost(conn: Connection, event: CostAccrued) -> None:
+    """Keep what an attempt cost. Older events do not say how many devices its nodes had: one each."""
+    await conn.execute(
+        SAVE_COST,
+        *(
+            event.job_id,
+            event.attempt,
+            event.tenant,
+            event.pool or "",
+            event.capacity_type,
+            event.node_seconds,
+        ),
+        event.node_seconds if event.device_seconds is None else event.device_seconds,
+        event.cost,
+        event.cost if event.charged is None else event.charged,
+        *(event.failure_class, event.until),
+    )

@@ -176,5 +176,6 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     deployment.DeploymentReady: lambda e: ("info", f"{e.slot} is served by {len(e.replicas)} replica(s)"),
     deployment.DeploymentFailed: lambda e: ("error", f"{e.slot} could not be deployed: {e.reason}"),
     cost.CostAccrued: _cost,
+    cost.BudgetReached: lambda e: ("warn", f"budget reached in attempt {e.attempt}: {e.message}"),
     CommandRefused: lambda e: ("warn", f"{e.command} refused: {e.message}"),
 }

@@ -3,13 +3,14 @@
 from datetime import datetime, timedelta
 
 from schemas.base import Message
+from schemas.cost import LimitSpending
 from schemas.dataset import SubmitDataset
 from schemas.evaluation import ReevaluateModel
 from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
 from schemas.sweep import CancelSweep, SubmitSweep
-from services.gateway import store
-from services.gateway.quotas import QuotaExceeded, Quotas
+from services.gateway import budgets, store
+from services.gateway.quotas import QuotaExceeded, Quotas, month_reached_at, month_start, next_month
 from services.gateway.webhooks import store as webhook_store
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection, Database
@@ -34,6 +35,7 @@ async def send(unit: Unit, tenant: str, defaults: Quotas, *commands: Message) ->
     at_once = sum(each.spec.concurrency for each in commands if isinstance(each, SubmitSweep))
     if jobs or at_once:
         await _require_open_jobs(unit, tenant, quotas.open_jobs, at_once or 1)
+        await _require_budget(unit, tenant, quotas.cost_per_month)
     if any(isinstance(command, SubmitDataset) for command in commands):
         await _require_open_datasets(unit.conn, tenant, quotas.open_datasets)
     command_ids = await unit.emit(*commands)
@@ -51,13 +53,31 @@ async def _keep_holdout(unit: Unit, command_id: str, model_id: str) -> None:
     await unit.conn.execute(store.ASK_EVALUATION, command_id, model_id, unit.now)
 
 
-async def limit_devices(unit: Unit, defaults: Quotas, tenant: str | None = None) -> None:
-    """Have the scheduler apply what has changed of `running_devices`, of a tenant or of all."""
-    for limit in await store.lock_device_limits(unit.conn, tenant):
-        devices = defaults.changed_by(limit.quotas).running_devices
-        if devices != limit.limited_devices:
-            await unit.emit(LimitDevices(tenant=limit.name, devices=devices))
-            await unit.conn.execute(store.SET_LIMITED_DEVICES, limit.name, devices)
+async def apply_limits(unit: Unit, defaults: Quotas, tenant: str | None = None) -> None:
+    """Have scheduler and tracker apply what has changed of `running_devices` and `cost_per_month`.
+
+    While the month's budget is used up, no device may be taken: queued jobs wait.
+    """
+    for limits in await budgets.lock_limits(unit.conn, tenant, month=month_start(unit.now)):
+        quotas = defaults.changed_by(limits.quotas)
+        is_changed = quotas.cost_per_month != limits.limited_cost
+        heard_at = None if is_changed else limits.budget_reached_at
+        reached_at = month_reached_at(quotas.cost_per_month, limits.charged, heard_at, now=unit.now)
+        devices = quotas.running_devices if reached_at is None else 0
+        if is_changed:
+            await unit.emit(LimitSpending(tenant=limits.name, cost_per_month=quotas.cost_per_month))
+            await unit.conn.execute(budgets.SET_LIMITED_COST, limits.name, quotas.cost_per_month)
+        if reached_at != limits.budget_reached_at:
+            await unit.conn.execute(budgets.SET_BUDGET_REACHED, limits.name, reached_at)
+        if devices != limits.limited_devices:
+            await unit.emit(LimitDevices(tenant=limits.name, devices=devices))
+            await unit.conn.execute(budgets.SET_LIMITED_DEVICES, limits.name, devices)
+
+
+async def look_at_budgets(unit: Unit, defaults: Quotas) -> None:
+    """Hold the jobs of tenants whose budget was just reached, and let them begin in the next month."""
+    for row in await unit.conn.fetch(budgets.LIST_REACHED):
+        await apply_limits(unit, defaults, row["name"])
 
 
 async def note_answer(unit: Unit, tenant: str, job_id: str) -> None:
@@ -76,9 +96,11 @@ async def require_bytes(database: Database, tenant: str, limit: int | None, more
         raise QuotaExceeded("stored_bytes", message, limit=limit, again_in=A_DAY)
 
 
-async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[str, int]:
+async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[str, int | float]:
     """Return what the tenant uses of the quotas that are counted in tables."""
+    _, charged = await budgets.find_month(database, tenant, month=month_start(now))
     return {
+        "cost_per_month": float(charged),
         "commands_per_day": await database.fetchval(store.COUNT_COMMANDS, tenant, now.date()),
         "open_jobs": await database.fetchval(store.COUNT_OPEN_JOBS, tenant, now - ANSWERED_WITHIN),
         "open_datasets": await database.fetchval(store.COUNT_OPEN_DATASETS, tenant),
@@ -105,6 +127,15 @@ async def _require_open_jobs(unit: Unit, tenant: str, limit: int | None, more: i
     if is_open + more > limit:
         message = f"found {is_open} jobs that have not ended" + (f" and {more} more" if more > 1 else "")
         raise QuotaExceeded("open_jobs", message, limit=limit, again_in=A_MINUTE)
+
+
+async def _require_budget(unit: Unit, tenant: str, limit: int | None) -> None:
+    if limit is None:
+        return
+    heard_at, charged = await budgets.find_month(unit.conn, tenant, month=month_start(unit.now))
+    if month_reached_at(limit, charged, heard_at, now=unit.now) is not None:
+        message = f"found {charged:.2f} US dollars of this month, and no room for more"
+        raise QuotaExceeded("cost_per_month", message, limit=limit, again_in=next_month(unit.now) - unit.now)
 
 
 async def _require_open_datasets(conn: Connection, tenant: str, limit: int | None) -> None:

@@ -6,6 +6,7 @@ from typing import get_args
 
 from schemas.base import FailureClass
 from schemas.checkpoint import CheckpointOverdue
+from schemas.cost import LimitSpending
 from schemas.job import JobScheduled, JobStopping
 from schemas.node import NodesProvisioned, NodesReleased
 from schemas.topics import RUN_METRICS
@@ -18,7 +19,7 @@ from schemas.training import (
     TrainingStopped,
 )
 from services.tracker import gauges, store, sweep_handlers
-from services.tracker.decide import alerts, cost
+from services.tracker.decide import alerts, budget, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
 from services.tracker.decide.sweeps import JobNews
@@ -65,7 +66,14 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
         return  # an attempt that held nothing costs nothing
     seconds = cost.node_seconds(event.nodes, until=unit.now)
     total = cost.cost_of(event.nodes, until=unit.now)
-    await store.save_cost(unit.conn, event, node_seconds=seconds, cost=total, until=unit.now)
+    await store.save_cost(
+        unit.conn,
+        event,
+        node_seconds=seconds,
+        device_seconds=cost.device_seconds(event.nodes, until=unit.now),
+        cost=total,
+        until=unit.now,
+    )
     await _emit_charge(event.job_id, event.attempt, unit)
 
 
@@ -97,7 +105,7 @@ async def measure_running(unit: Unit) -> None:
 
 
 async def job_scheduled(event: JobScheduled, unit: Unit) -> None:
-    await store.save_plan(unit.conn, event.job_id, event.attempt, event.tenant, alerts.plan_of(event.spec))
+    await store.save_plan(unit.conn, event, alerts.plan_of(event.spec))
 
 
 async def checkpoint_written(event: CheckpointWritten, unit: Unit) -> None:
@@ -151,6 +159,20 @@ async def look_at_attempts(unit: Unit, *, listening_since: datetime) -> bool:
     return len(watches) == LOOKS_TOGETHER
 
 
+async def look_at_budgets(unit: Unit) -> None:
+    """End attempts that come to the budget of their job, or of their tenant's month."""
+    burns = await store.list_burns(unit.conn)
+    tenants = {each.tenant for each in burns}
+    months = await store.list_months(unit.conn, tenants, since=budget.month_start(unit.now))
+    for fact in budget.reached(burns, months, now=unit.now):
+        if await store.mark_budget_reached(unit.conn, fact.job_id, fact.attempt):
+            await unit.emit(fact)
+
+
+async def limit_spending(command: LimitSpending, unit: Unit) -> None:
+    await store.save_spending_limit(unit.conn, command.tenant, command.cost_per_month)
+
+
 async def _look(service: Service) -> None:
     """Look at what is due once all that was written before is read: what is late may only be unread."""
     async with service.unit() as unit:
@@ -173,6 +195,7 @@ def register(service: Service) -> None:
     service.on(CheckpointWritten, checkpoint_written)
     service.on(CheckpointOverdue, checkpoint_overdue)
     service.on(TrainingFailed, training_failed)
+    service.on(LimitSpending, limit_spending)
     for end in (JobStopping, TrainingStopped, TrainingCompleted):
         service.on(end, training_over)
 
@@ -185,5 +208,10 @@ def register(service: Service) -> None:
     async def look() -> None:
         await _look(service)
 
+    async def compare_with_budgets() -> None:
+        async with service.unit() as unit:
+            await look_at_budgets(unit)
+
     service.every(MEASURE_EVERY, measure)
+    service.every(budget.LOOK_EVERY, compare_with_budgets)
     service.every(LOOK_EVERY, look)

@@ -1,6 +1,6 @@
 """SQL of the tracker; the only file that knows column names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -8,9 +8,11 @@ from pydantic_core import to_jsonable_python
 
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
+from schemas.job import JobScheduled
 from schemas.node import NodesReleased
 from schemas.training import StepMetrics
 from services.tracker.decide.alerts import Plan, Watch
+from services.tracker.decide.budget import Burn, Month
 from services.tracker.decide.cost import Ending
 from services.tracker.decide.looks import Spending
 from services.tracker.gauges import RunningStep
@@ -40,16 +42,16 @@ SAVE_HELD = """
     INSERT INTO cost (job_id, attempt, tenant, pool, capacity_type, began_at) VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, capacity_type = $5, began_at = $6"""
 SAVE_COST = """
-    INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until)
-    VALUES ($1, $2, $3, $7, $4, $5, $6)
-    ON CONFLICT (job_id, attempt) DO UPDATE SET node_seconds = $4, cost = $5, until = $6"""
+    INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until, device_seconds)
+    VALUES ($1, $2, $3, $7, $4, $5, $6, $8)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET node_seconds = $4, cost = $5, until = $6, device_seconds = $8"""
 SAVE_ENDING = """
     INSERT INTO cost (job_id, attempt, tenant, is_ended, failure_class, is_charged)
     VALUES ($1, $2, $3, true, $4, $5)
     ON CONFLICT (job_id, attempt) DO UPDATE SET is_ended = true, failure_class = $4, is_charged = $5
      WHERE NOT cost.is_ended RETURNING true"""
 FIND_CHARGE = """
-    SELECT job_id, tenant, attempt, node_seconds, cost, capacity_type, until, failure_class,
+    SELECT job_id, tenant, attempt, node_seconds, device_seconds, pool, cost, capacity_type, until, failure_class,
            CASE WHEN is_charged THEN cost ELSE 0 END AS charged
       FROM cost WHERE job_id = $1 AND attempt = $2 AND is_ended AND until IS NOT NULL"""
 # Only what is reported: what is released and has not ended yet may turn out to be free.
@@ -64,8 +66,8 @@ SAVE_WATCH = """
     UPDATE watch SET signals = $3, is_over = $4, look_at = $5, changed_at = now()
      WHERE job_id = $1 AND attempt = $2"""
 SAVE_PLAN = """
-    INSERT INTO watch (job_id, attempt, tenant, plan) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (job_id, attempt) DO UPDATE SET plan = $4"""
+    INSERT INTO watch (job_id, attempt, tenant, plan, max_cost, grace_seconds) VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET plan = $4, max_cost = $5, grace_seconds = $6"""
 SAVE_PRICE = """
     INSERT INTO watch (job_id, attempt, tenant, price_per_hour, began_at) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (job_id, attempt) DO UPDATE SET price_per_hour = $4, began_at = $5"""
@@ -78,6 +80,28 @@ SPENDING = """
     SELECT price_per_hour, began_at,
            (SELECT coalesce(sum(cost), 0) FROM cost WHERE job_id = $1 AND attempt <> $2) AS before
       FROM watch WHERE job_id = $1 AND attempt = $2 AND began_at IS NOT NULL"""
+# Those that hold nodes, so that one that is stopping costs until it has ended. What is not known to be free counts,
+# and so does what has ended for a reason that is not heard yet.
+BURNS = """
+    SELECT watch.job_id, watch.tenant, watch.attempt, price_per_hour, watch.began_at, max_cost, grace_seconds,
+           is_over OR is_budget_reached AS is_ending,
+           (SELECT coalesce(sum(cost), 0) FROM cost WHERE cost.job_id = watch.job_id
+               AND cost.attempt <> watch.attempt AND (is_charged OR NOT is_ended)) AS charged
+      FROM cost AS running JOIN watch USING (job_id, attempt)
+     WHERE NOT running.is_ended AND running.until IS NULL AND running.pool <> '' AND watch.began_at IS NOT NULL
+       AND (max_cost IS NOT NULL OR watch.tenant IN (SELECT tenant FROM spending_limit))"""
+MONTHS = """
+    SELECT tenant, cost_per_month AS limit,
+           (SELECT coalesce(sum(cost), 0) FROM cost WHERE cost.tenant = spending_limit.tenant
+               AND cost.until >= $1 AND (is_charged OR NOT is_ended)) AS charged
+      FROM spending_limit WHERE tenant = ANY($2)"""
+SAVE_SPENDING_LIMIT = """
+    INSERT INTO spending_limit (tenant, cost_per_month) VALUES ($1, $2)
+    ON CONFLICT (tenant) DO UPDATE SET cost_per_month = $2"""
+FORGET_SPENDING_LIMIT = "DELETE FROM spending_limit WHERE tenant = $1"
+MARK_BUDGET_REACHED = """
+    UPDATE watch SET is_budget_reached = true
+     WHERE job_id = $1 AND attempt = $2 AND NOT is_over AND NOT is_budget_reached RETURNING true"""
 PRUNE_WATCHES = """
     DELETE FROM watch WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM watch WHERE is_over AND changed_at < now() - $1::interval LIMIT $2))"""
@@ -125,7 +149,13 @@ async def save_held(
 
 
 async def save_cost(
-    conn: Connection, released: NodesReleased, *, node_seconds: float, cost: Decimal, until: datetime
+    conn: Connection,
+    released: NodesReleased,
+    *,
+    node_seconds: float,
+    device_seconds: float,
+    cost: Decimal,
+    until: datetime,
 ) -> None:
     """Record what an attempt cost, whoever pays it."""
     await conn.execute(
@@ -137,6 +167,7 @@ async def save_cost(
         cost,
         until,
         min((node.allocated_at for node in released.nodes), default=until),
+        device_seconds,
     )
 
 
@@ -172,8 +203,12 @@ async def save_watch(conn: Connection, watch: Watch, *, look_at: datetime | None
     await conn.execute(SAVE_WATCH, watch.job_id, watch.attempt, signals, watch.is_over, look_at)
 
 
-async def save_plan(conn: Connection, job_id: str, attempt: int, tenant: str, plan: Plan) -> None:
-    await conn.execute(SAVE_PLAN, job_id, attempt, tenant, to_jsonable_python(plan))
+async def save_plan(conn: Connection, event: JobScheduled, plan: Plan) -> None:
+    """Note what the attempt is planned to do, and what its job may cost."""
+    limits = event.spec.max_cost, event.grace_seconds
+    await conn.execute(
+        SAVE_PLAN, event.job_id, event.attempt, event.tenant, to_jsonable_python(plan), *limits
+    )
 
 
 async def save_price(
@@ -195,3 +230,25 @@ async def find_spending(conn: Connection, job_id: str, attempt: int) -> Spending
     """Return what the job has cost and what the attempt costs; None where its nodes are not known."""
     row = await conn.fetchrow(SPENDING, job_id, attempt)
     return None if row is None else read(Spending, row)
+
+
+async def list_burns(conn: Connection) -> list[Burn]:
+    """Return the attempts that hold nodes, of jobs and tenants with a budget."""
+    return [read(Burn, row) for row in await conn.fetch(BURNS)]
+
+
+async def list_months(conn: Connection, tenants: Iterable[str], *, since: datetime) -> list[Month]:
+    """Return what these tenants were charged since then, of those that have a limit."""
+    return [read(Month, row) for row in await conn.fetch(MONTHS, since, list(tenants))]
+
+
+async def mark_budget_reached(conn: Connection, job_id: str, attempt: int) -> bool:
+    """Note that the attempt must end; return False where that is known already, or it has ended."""
+    return bool(await conn.fetchval(MARK_BUDGET_REACHED, job_id, attempt))
+
+
+async def save_spending_limit(conn: Connection, tenant: str, cost_per_month: int | None) -> None:
+    if cost_per_month is None:
+        await conn.execute(FORGET_SPENDING_LIMIT, tenant)
+    else:
+        await conn.execute(SAVE_SPENDING_LIMIT, tenant, cost_per_month)

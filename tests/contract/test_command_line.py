@@ -17,7 +17,7 @@ FROZEN = {
         "register-safety-suite": "name path benign",
     },
     "jobs": {
-        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated watch",
+        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated max_cost watch",
         "list": "",
         "show": "job_id",
         "watch": "job_id",
@@ -32,6 +32,7 @@ FROZEN = {
     },
     "sweeps": {"create": "file", "list": "limit", "show": "sweep_id", "cancel": "sweep_id"},
     "alerts": "job is_open limit",
+    "costs": "by month all_tenants as_csv",
     "models": {
         "register-base": "name source training_template",
         "register-artifact": "job_id tenant",

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,12 +14,14 @@ from schemas.base import CommandRefused
 from schemas.cost import CostAccrued
 from schemas.dataset import DatasetDeleted
 from schemas.job import CancelJob, JobCancelled, JobFailed
+from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.alerting import raise_alert
 from tests.integration.gateway_world import ENV, World, digest_of, mark, new_key, until, world
 from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB, a_sweep, a_webhook
+from tests.integration.page_world import logged_in, words_of
 
 __all__ = ["world"]
 
@@ -277,8 +280,8 @@ class TestRefusals:
             ("POST", "/fine_tuning/jobs", b"{", 400, None, "invalid_json"),
             ("POST", "/fine_tuning/jobs", b"{}", 400, "model", "missing_required_parameter"),
             ("POST", "/fine_tuning/jobs", b'{"model": "\\u0000", "training_file": "x"}', 400, None, "invalid_value"),
-            ("POST", "/fine_tuning/jobs", b'{"model": "x", "training_file": "x", "retune": {"max_cost": 1}}',
-             400, "retune.max_cost", "not_available_yet"),
+            ("POST", "/fine_tuning/jobs", b'{"model": "x", "training_file": "x", "retune": {"max_cost": 0}}',
+             400, "retune.max_cost", "invalid_value"),
             ("POST", "/fine_tuning/jobs", TOO_FAST, 400, "retune.recipe.learning_rate", "invalid_value"),
             ("GET", "/fine_tuning/jobs/ftjob-none", b"", 404, "fine_tuning_job_id", "fine_tuning_job_not_found"),
             ("GET", "/files/%00", b"", 400, None, "invalid_value"),
@@ -382,6 +385,32 @@ async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
         "attempt 1 cost 0.2 USD, which is not charged (infra); 0 USD charged so far",
         "attempt 2 cost 0.3 USD; 0.3 USD charged so far",
     ]
+
+
+async def test_a_running_job_shows_what_it_has_cost_so_far(world):
+    job = await world.a_running_job()
+    began_at = utc_now() - timedelta(hours=1)
+    nodes = tuple(
+        AllocatedNode(node_id=f"n-{each}", index=each, price_per_hour="0.30", allocated_at=began_at)
+        for each in range(2)
+    )
+    of_attempt = {"job_id": job, "tenant": "demo", "attempt": 1}
+    held = NodesProvisioned(**of_attempt, pool="cpu", capacity_type="spot", nodes=nodes)
+    await world.voices.say("provisioner", held)
+
+    async def running_cost() -> str | None:
+        return (await world.ask("GET", f"/fine_tuning/jobs/{job}")).json()["retune"]["running_cost_usd"]
+
+    assert 0.6 <= float(await until(running_cost, "the cost so far")) < 0.7
+    async with logged_in(world) as person:
+        assert "$0.6" in words_of(await person.get(f"/jobs/{job}"))
+    ended = tuple(node.model_copy(update={"released_at": utc_now()}) for node in nodes)
+    await world.voices.say("provisioner", NodesReleased(**of_attempt, nodes=ended))
+
+    async def is_over() -> bool:
+        return await running_cost() is None
+
+    await until(is_over, "no cost so far")
 
 
 async def test_both_commands_of_a_request_are_of_the_callers_trace(world):

@@ -82,7 +82,7 @@ async def test_a_job_says_what_its_alerts_do(world: World):
     body = {
         "model": world.base_name,
         "training_file": (await world.upload())["id"],
-        "retune": {"alerts": {"divergence": "stop", "expected_cost": "12.50"}},
+        "retune": {"alerts": {"divergence": "stop", "expected_cost": "12.50"}, "max_cost": "20"},
     }
     job = (await world.ask("POST", "/fine_tuning/jobs", json=body)).json()
     submitted = (await world.heard(job["id"], "SubmitJob")).message

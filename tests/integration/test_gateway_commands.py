@@ -117,7 +117,6 @@ class TestCommandsOfATenant:
                 SubmitJob(**of_job, spec=spec.model_copy(update={"base_sha": a_sha("x")})),
                 "unknown_base_model",
             ),
-            (SubmitJob(**of_job, spec=world.spec(training_file=file, max_cost=5)), "not_available_yet"),
             ((await a_submission(world)).model_copy(update={"dataset_id": dataset}), "unknown_dataset"),
         ]
         for command, code in expected:

@@ -43,7 +43,7 @@ PAGES = (
         "/datasets",
         "/datasets/{dataset}",
     ),
-    *("/sweeps", "/sweeps/{sweep}"),
+    *("/sweeps", "/sweeps/{sweep}", "/costs"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 

@@ -171,13 +171,14 @@ class TestNewJobs:
         file = await world.upload()
         form = await hidden(person) | {
             "training_file": file["id"], "model": base, "method": "sft", "suffix": "first",
-            "retune-recipe-num_epochs": "2", "retune-policy-max_seq_length": "64",
+            "retune-recipe-num_epochs": "2", "retune-policy-max_seq_length": "64", "retune-max_cost": "2.50",
             "options": '{"gate": {"holdout": {"min_items": 120}}, "allow_ungated": true}',
         }  # fmt: skip
         form |= {"holdout_file": (await world.upload(content=ROW * 120))["id"]}
         answer = await person.post("/jobs/new", data=form)
         assert answer.status_code == 303, words_of(answer)
         job_id = answer.headers["location"].rpartition("/")[2]
+        assert str((await world.heard(job_id, "SubmitJob")).message.spec.max_cost) == "2.50"
         page = await person.get(f"/jobs/new?from={job_id}")
         for name, value in form.items():
             if name not in ("csrf", "once", "options", "training_file", "holdout_file", "model", "method"):

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from schemas.base import CommandRefused, FileRef
+from schemas.cost import BudgetReached, CostAccrued
 from schemas.job import JobCancelled, JobSubmitted, SubmitJob
 from shared.clock import utc_now
 from tests.integration.gateway_world import MAX_UPLOAD_BYTES, ROW, World, mark, until, world
@@ -83,6 +84,43 @@ async def test_running_devices_are_limited_by_the_scheduler(world, tenant):
         return limits if len(limits) > 1 else None
 
     assert await until(limits, "the limit that was taken away") == [2, None]
+
+
+async def test_a_months_budget_refuses_new_jobs_and_holds_queued_ones(world, tenant):
+    """Until the month is over, the budget is greater, or what used it up turns out to be free."""
+    shown = await decide(world, tenant, cost_per_month=10)
+    assert (shown["used"]["cost_per_month"], shown["limits"]["cost_per_month"]) == (0, 10)
+    assert shown["next_month_at"] > utc_now().timestamp()
+    assert (await world.heard(tenant, "LimitSpending")).message.cost_per_month == 10
+    job, of_attempt = f"ftjob-{mark()}", {"capacity_type": "spot", "node_seconds": 1, "until": utc_now()}
+    of_job = {"job_id": job, "tenant": tenant}
+    paid = CostAccrued(**of_job, **of_attempt, attempt=1, cost="9", total="9", charged="9", charged_total="9")
+    reached = BudgetReached(
+        **of_job, attempt=2, budget="month", limit="10", spent="9.9", message="9.9 of 10 US dollars are spent"
+    )
+    await world.voices.say("tracker", paid, reached)
+    assert (await world.heard(tenant, "LimitDevices")).message.devices == 0
+    body = await body_of(world, tenant)
+    answer = await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)
+    assert refused(answer) == (429, "quota_exceeded", "cost_per_month")
+    assert "found 9.00 US dollars of this month" in answer.json()["error"]["message"]
+    free = CostAccrued(
+        **of_job, **of_attempt, attempt=2, cost="1", total="10", charged="0", charged_total="9"
+    )
+    await world.voices.say("tracker", free)
+
+    async def devices() -> list[int | None] | None:
+        sent = [each.message for each in world.ear.heard[tenant] if each.message.type == "LimitDevices"]
+        return [each.devices for each in sent] if len(sent) > 1 else None
+
+    assert await until(devices, "the devices again") == [0, None]
+    assert (await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)).status_code == 200
+    assert (await world.ask("GET", "/quotas", tenant=tenant)).json()["used"]["cost_per_month"] == 9
+    await decide(world, tenant, cost_per_month=9)
+    answer = await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)
+    assert refused(answer) == (429, "quota_exceeded", "cost_per_month")
+    await decide(world, tenant, cost_per_month=11)
+    assert (await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)).status_code == 200
 
 
 async def test_a_job_that_ended_frees_its_place(world, tenant):

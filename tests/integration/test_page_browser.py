@@ -10,6 +10,7 @@ from deploy.local.cache import cache_folder
 from schemas.training import StepsRecorded
 from services.gateway.page import assets
 from tests import browser
+from tests.integration.cost_rows import add_costs
 from tests.integration.gateway_world import ENV, ROW, World, a_step, world
 from tests.integration.page_world import Shown, add_steps, populate
 
@@ -159,6 +160,7 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
 @pytest.mark.parametrize(("theme", "size"), [("light", browser.DESKTOP), ("dark", browser.PHONE)])
 async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme, size):
     """No serious finding of axe, and no page that has to be moved sideways."""
+    await add_costs(world, "demo", shown.running)
     paths = (
         "/",
         "/jobs",
@@ -180,6 +182,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, theme
             f"/datasets/{shown.rejected}",
             "/sweeps",
             f"/sweeps/{shown.sweep}",
+            "/costs",
             "/login",
             "/nowhere",
         ):

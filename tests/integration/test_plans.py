@@ -43,7 +43,8 @@ ALLOWED = {
     "gateway.readmodels.LIST_SUITES": FEW,
     "gateway.readmodels.READY_INCARNATIONS": FEW,
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
-    "gateway.store.LIMITED_DEVICES": FEW,
+    "gateway.budgets.LIMITS": BY_HAND,
+    "gateway.budgets.LIST_REACHED": QUEUE,
     "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
@@ -96,9 +97,15 @@ ALLOWED = {
     "tracker.store.IS_LOOK_DUE": QUEUE,
     "tracker.store.LOCK_DUE": QUEUE,
     "tracker.store.NEWEST_STEPS": QUEUE,
+    "tracker.store.BURNS": QUEUE,
 }
 
-MORE_STORES = {"gateway": ("webhooks.store",)}
+MORE_STORES = {
+    "gateway": (
+        "budgets",
+        "webhooks.store",
+    )
+}
 
 
 def modules_of(service: str) -> Iterator[ModuleType]:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from uuid import uuid4
 
 import asyncpg
@@ -70,6 +71,7 @@ class Play:
         mark = uuid4().hex[:8]
         self.job, self.dataset, self.pool = f"ftjob-{mark}", f"ds-{mark}", f"pool-{mark}"
         self.alerts: AlertsSpec | None = None
+        self.max_cost: Decimal | None = None
         self.base = f"base-{mark}"  # a name that no other test registers with files of its own
 
     def submission(self, *, job_id: str = "", recipe: Recipe | None = None) -> SubmitJob:
@@ -78,6 +80,7 @@ class Play:
             recipe=recipe or Recipe(),
             resources=Resources(pool=self.pool),
             alerts=self.alerts,
+            max_cost=self.max_cost,
         )
         return SubmitJob(job_id=job_id or self.job, tenant=TENANT, dataset_id=self.dataset, spec=spec)
 

@@ -11,9 +11,13 @@ import pytest
 
 from deploy.local.stack import Stack
 from schemas.base import CapacityType, FailureClass
-from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
+from schemas.cost import LimitSpending
+from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, JobScheduled, PauseReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
+from schemas.specification import JobSpec
 from schemas.training import StepMetrics, StepsRecorded
+from shared.clock import utc_now
+from tests.builders import a_dataset, a_job_spec, a_sha
 from tests.integration.kernel.conftest import until
 from tests.integration.tracker_world import db, tracker, voice
 from tests.integration.voices import Ear, Voices, ear
@@ -181,6 +185,24 @@ def released(job_id: str, attempt: int, *nodes: AllocatedNode) -> NodesReleased:
     return NodesReleased(job_id=job_id, tenant=TENANT, attempt=attempt, nodes=nodes)
 
 
+def scheduled(job_id: str, attempt: int, spec: JobSpec) -> JobScheduled:
+    return JobScheduled(
+        **of(job_id),
+        attempt=attempt,
+        spec=spec,
+        base_sha=spec.base_sha,
+        dataset=a_dataset().ref,
+        config_hash=a_sha("config"),
+        resume=None,
+        pool="cpu",
+        capacity_type=CapacityType.SPOT,
+        nodes=1,
+        devices_per_node=1,
+        grace_seconds=30,
+        start_deadline=NOON,
+    )
+
+
 def of(job_id: str) -> dict[str, str]:
     return {"job_id": job_id, "tenant": TENANT}
 
@@ -269,3 +291,43 @@ class TestCost:
             (Decimal("0.300000"), Decimal("0.375000"), Decimal("0.300000")),
         ]
         assert {fact.capacity_type for fact in facts} == {CapacityType.SPOT, CapacityType.ON_DEMAND}
+
+
+class TestBudget:
+    async def test_only_what_is_charged_counts(self, voice: Voices, heard: Ear, job_id: str):
+        """Of 0.80 dollars 0.60 were for an attempt that was taken back, 0.30 for one that was paused, and 0.50 run."""
+        spec = a_job_spec(max_cost="0.80")
+        for attempt, cents in ((1, "0.60"), (2, "0.30")):
+            node = a_node(0, cents, seconds=3600)
+            await voice.say("scheduler", scheduled(job_id, attempt, spec))
+            await voice.say("provisioner", held(job_id, attempt, CapacityType.SPOT, node))
+            await voice.say("provisioner", released(job_id, attempt, node))
+        await voice.say("scheduler", requeued(job_id, 1, FailureClass.PREEMPTED), paused(job_id, 2))
+        await heard.until(job_id, "CostAccrued", "CostAccrued")
+        await voice.say("scheduler", scheduled(job_id, 3, spec))
+        began_at = utc_now() - timedelta(minutes=30)
+        node = a_node(0, "1.00", seconds=0).model_copy(update={"allocated_at": began_at})
+        await voice.say("provisioner", held(job_id, 3, CapacityType.SPOT, node))
+        fact = await heard.until_any(job_id, "BudgetReached")
+        assert (fact.attempt, fact.limit) == (3, Decimal("0.80"))
+        assert Decimal("0.80") <= fact.spent < Decimal("0.90")
+
+    async def test_what_runs_ends_at_the_budget_of_its_tenants_month(
+        self, voice: Voices, heard: Ear, db, job_id: str
+    ):
+        tenant = f"t-{job_id}"
+        await voice.say("gateway", LimitSpending(tenant=tenant, cost_per_month=1))
+
+        async def is_known() -> bool:
+            return await db.fetchval("SELECT true FROM tracker.spending_limit WHERE tenant = $1", tenant)
+
+        await until(is_known, "the limit")
+        began_at = utc_now() - timedelta(hours=1)
+        node = a_node(0, "0.70", seconds=0).model_copy(update={"allocated_at": began_at})
+        for job in (job_id, f"{job_id}-2"):
+            for each in (scheduled(job, 1, a_job_spec()), held(job, 1, CapacityType.SPOT, node)):
+                writer = "scheduler" if each.type == "JobScheduled" else "provisioner"
+                await voice.say(writer, each.model_copy(update={"tenant": tenant}))
+        facts = [await heard.until_any(job, "BudgetReached") for job in (job_id, f"{job_id}-2")]
+        assert {(fact.budget, fact.limit) for fact in facts} == {("month", Decimal("1.00"))}
+        await voice.say("gateway", LimitSpending(tenant=tenant, cost_per_month=None))

@@ -3,6 +3,7 @@
 from services.gateway.page import (
     alerts,
     compare,
+    costs,
     datasets,
     gates,
     job,
@@ -26,4 +27,5 @@ ROUTERS = (
     compare.router,
     alerts.router,
     sweeps.router,
+    costs.router,
 )

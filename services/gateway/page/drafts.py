@@ -111,6 +111,7 @@ SETTINGS: tuple[Setting, ...] = (
         choices=("spot-first", *(each.value for each in CapacityType)),
         help="Nodes of `spot` pools cost less and may be taken back; `spot-first` tries these pools before others.",
     ),
+    _setting("Where", Extensions, "retune", "max_cost", "Most that it may cost, US dollars", default="no limit"),
     _setting("Afterwards", JobSpec, "retune", "auto_deploy", "Serve it once its gate has passed", choices=YES_NO),
     _setting("Afterwards", Extensions, "retune", "allow_ungated", "Train without a gate", choices=YES_NO),
 )  # fmt: skip
@@ -262,6 +263,7 @@ def like(job: Job, policies: Iterable[DatasetPolicy | None]) -> JsonObject:
         retune["holdout_file"] = spec.holdout.file_id
     retune |= {"auto_deploy": False} if not spec.auto_deploy else {}
     retune |= {"allow_ungated": True} if spec.allow_ungated else {}
+    retune |= {"max_cost": str(spec.max_cost)} if spec.max_cost is not None else {}
     if later:
         retune["later_stages"] = [_stage(*each) for each in zip(later, later_policies, strict=True)]
     return body | ({"retune": retune} if retune else {})

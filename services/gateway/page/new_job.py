@@ -233,12 +233,13 @@ async def _choices(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str
     }
 
 
-def why_not_submitted(quotas: Quotas, used: Mapping[str, int]) -> str:
+def why_not_submitted(quotas: Quotas, used: Mapping[str, float]) -> str:
     """Why the tenant may submit no job now; empty where it may."""
     words = {
         "open_jobs": "{} jobs have not ended, which is all that the tenant may have: wait for one, or cancel one",
         "open_datasets": "{} datasets are being validated, which is all that the tenant may have: wait for one",
         "commands_per_day": "{} commands were sent today, which is all that the tenant may send: wait until tomorrow",
+        "cost_per_month": "{} US dollars were charged this month, which is all that may be: wait until the next one",
     }
     for name, text in words.items():
         limit = getattr(quotas, name)

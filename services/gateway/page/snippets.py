@@ -23,6 +23,8 @@ def as_command(body: JsonObject) -> str:
     retune = dict(_object(body.get("retune")))
     if holdout := retune.pop("holdout_file", None):
         words.append(f"--holdout {shlex.quote(str(holdout))}")
+    if max_cost := retune.pop("max_cost", None):
+        words.append(f"--max-cost {shlex.quote(str(max_cost))}")
     if retune.pop("allow_ungated", False):
         words.append("--allow-ungated")
     if retune:

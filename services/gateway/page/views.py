@@ -118,6 +118,12 @@ class JobView:
         return Decimal(self.answer.retune.uncharged_cost_usd)
 
     @property
+    def cost_so_far(self) -> Decimal:
+        """What is charged, or will be unless the present attempt turns out to be free."""
+        ours = self.answer.retune
+        return Decimal(ours.cost_usd) + Decimal(ours.running_cost_usd or 0)
+
+    @property
     def position(self) -> int | None:
         queue = self.answer.retune.queue
         return queue.position if queue else None

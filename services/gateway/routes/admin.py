@@ -9,7 +9,7 @@ from services.gateway.errors import not_found
 from services.gateway.requests import CreateTenant
 from services.gateway.responses import NewTenant, PoolList, RevokedKeys
 from services.gateway.routes.kafka_users import add_tenant_user
-from services.gateway.usage import limit_devices
+from services.gateway.usage import apply_limits
 
 router = APIRouter()
 
@@ -21,7 +21,7 @@ async def create_tenant(admin: Admin, context: Context, body: CreateTenant) -> N
     async with context.service.unit() as unit:
         is_new = await store.add_tenant(unit.conn, body.name, body.tier)
         await store.add_key(unit.conn, body.name, key)
-        await limit_devices(unit, context.settings.quotas, body.name)
+        await apply_limits(unit, context.settings.quotas, body.name)
     kafka = await add_tenant_user(context, body.name) if is_new else None
     return NewTenant(object="tenant", name=body.name, is_new=is_new, api_key=key, kafka=kafka)
 

@@ -5,9 +5,10 @@ from fastapi import APIRouter
 from services.gateway import store
 from services.gateway.deps import Admin, Caller, Context, Gateway
 from services.gateway.errors import not_found
-from services.gateway.quotas import Quotas
+from services.gateway.quotas import Quotas, next_month
+from services.gateway.representations import unix
 from services.gateway.responses import TenantQuotas
-from services.gateway.usage import limit_devices, usage_of
+from services.gateway.usage import apply_limits, usage_of
 
 router = APIRouter()
 
@@ -28,7 +29,7 @@ async def decide(admin: Admin, context: Context, tenant: str, body: Quotas) -> T
     async with context.service.unit() as unit:
         if not await store.set_quotas(unit.conn, tenant, body.model_dump(exclude_unset=True)):
             raise not_found("tenant", tenant)
-        await limit_devices(unit, context.settings.quotas, tenant)
+        await apply_limits(unit, context.settings.quotas, tenant)
     return await _shown(context, tenant)
 
 
@@ -43,4 +44,5 @@ async def _shown(context: Gateway, tenant: str) -> TenantQuotas:
         limits=context.settings.quotas.changed_by(decided),
         decided=decided,
         used=await usage_of(database, tenant, now=database.now()),
+        next_month_at=unix(next_month(database.now())),
     )

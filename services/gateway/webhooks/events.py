@@ -6,7 +6,7 @@ An event says what happened to what; the receiver asks the API for the rest. Ope
 import json
 from datetime import datetime
 
-from schemas import checkpoint, dataset, deployment, evaluation, job, model
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model
 from schemas.base import CommandRefused, Message
 from services.gateway.timeline import sentence
 from services.gateway.webhooks.model import Event
@@ -42,6 +42,8 @@ EVENTS: dict[type[Message], tuple[str, str]] = {
     deployment.DeploymentReady: ("retune.deployment.ready", "slot"),
     deployment.DeploymentFailed: ("retune.deployment.failed", "slot"),
     deployment.DeploymentStopped: ("retune.deployment.stopped", "slot"),
+    cost.CostAccrued: ("retune.cost.accrued", "job_id"),
+    cost.BudgetReached: ("retune.budget.reached", "job_id"),
     CommandRefused: ("retune.command.refused", "subject_id"),
 }
 """Facts that name their tenant: the type of the event, and the field with the id of what it is about."""

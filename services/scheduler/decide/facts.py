@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from schemas.alert import AlertRaised
 from schemas.base import BestBundle, BundleRef, FailureClass, Message
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
+from schemas.cost import BudgetReached
 from schemas.deployment import DeploymentFailed, DeploymentReady
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.lifecycle import TERMINAL, JobState
@@ -41,6 +42,7 @@ from services.scheduler.decide.attempt import (
     restarted_clock,
     start_timers,
 )
+from services.scheduler.decide.budget import on_budget_reached
 from services.scheduler.decide.decision import (
     Decision,
     DeploymentOverdue,
@@ -316,6 +318,7 @@ ABOUT_JOB: Mapping[type[Message], Callable[[Job, Any, View], Decision]] = {
     ModelPromoted: on_model_promoted,
     PromotionRefused: on_promotion_refused,
     AlertRaised: on_alert_raised,
+    BudgetReached: on_budget_reached,
 }
 """Facts that name their job and concern it alone."""
 

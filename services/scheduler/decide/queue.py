@@ -186,6 +186,8 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
         return f"no pool can hold {request}; known: {_names(pools) or 'none'}"
     if not allowed_pools(candidate, ledger):
         held, limit = ledger.held_by(candidate.tenant), ledger.device_limits[candidate.tenant]
+        if not limit:
+            return f"{request}: its tenant may have none now, by its quota or for the budget of its month is used up"
         return f"{request}: its tenant has {held} device(s) of {limit} that it may have at once"
     if all(_had_no_capacity(candidate, pool, now) for pool in suited):
         return f"{request}: the engine had no capacity in {_names(suited)}, asked again soon"

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from schemas.alert import AlertRule
+from services.tracker.decide.cost import price_of
 from services.tracker.decide.reading import Reading
 from services.tracker.decide.robust import median
 from services.tracker.decide.signals import Signals
@@ -21,7 +22,6 @@ ENOUGH_TIME = timedelta(seconds=60)
 ENOUGH_SHARE = 0.05
 """A speed is known from so many steps over so long, when so much of the run is done."""
 BACK_TO_PLAN = Decimal("0.95")
-AN_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,15 @@ def cost_above_plan(
     signals: Signals, spending: Spending, *, expected: Decimal, share_done: float | None, now: datetime
 ) -> Reading | None:
     """Look what the job will have cost at the speed of this attempt."""
-    spent = spending.before + _cost(spending, now - spending.began_at)
+    spent = spending.before + price_of(spending.price_per_hour, now - spending.began_at)
     remaining = _remaining(signals, share_done)
-    projected = spent + _cost(spending, remaining) if remaining is not None else spent
+    projected = spent + price_of(spending.price_per_hour, remaining) if remaining is not None else spent
     message = f"{projected:.2f} USD at this speed, of which {spent:.2f} are spent; expected {expected:.2f}"
     if projected > expected:
         return Reading(AlertRule.COST_ABOVE_PLAN, True, message, float(projected), float(expected))
     if remaining is not None and projected <= BACK_TO_PLAN * expected:
         return Reading(AlertRule.COST_ABOVE_PLAN, False, message)
     return None
-
-
-def _cost(spending: Spending, time: timedelta) -> Decimal:
-    return spending.price_per_hour * Decimal(str(max(0.0, time / AN_HOUR)))
 
 
 def _remaining(signals: Signals, share_done: float | None) -> timedelta | None:

@@ -130,6 +130,22 @@ ALERT = {
     "message": "loss 5, usually 2",
 }
 
+SUMS = {
+    "attempts": 2,
+    "device_hours": 2.0,
+    "cost_usd": "4.62",
+    "charged_usd": "3.12",
+    "free_usd": "1.50",
+    "spot_waste_usd": "1.50",
+    "usd_per_device_hour": "2.31",
+}
+COSTS = {
+    "object": "costs",
+    "by": "pool",
+    "total": SUMS,
+    "groups": [SUMS | {"name": "a100"}],
+    "has_more": False,
+}
 TABLES = {
     ("alerts", "--open"): (
         {"GET /alerts": paged(ALERT)},
@@ -137,6 +153,15 @@ TABLES = {
         [
             "since until rule job step action what",
             f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(0))} loss_spike ftjob-1 103 pause loss 5, usually 2",
+        ],
+    ),
+    ("costs", "--by", "pool", "--month", "2026-11"): (
+        {"GET /costs": COSTS},
+        COSTS,
+        [
+            "pool attempts device hours cost USD charged free spot waste USD/device h",
+            "a100 2 2.00 4.62 3.12 1.50 1.50 2.31",
+            "all 2 2.00 4.62 3.12 1.50 1.50 2.31",
         ],
     ),
     ("jobs", "list"): (
@@ -338,10 +363,12 @@ def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
     }
     job = SUBMITTED | {"retune": SUBMITTED["retune"] | {"warnings": [warning]}}
     retune.answers["POST /fine_tuning/jobs"] = job
-    code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated")
+    code, out, err = retune.run(
+        "jobs", "submit", "file-1", "--model", "tiny", "--allow-ungated", "--max-cost", "2.5"
+    )
     assert (code, out) == (0, "ftjob-1\n")
     assert err.endswith(f"\nwarning: {warning['message']}\n")
-    assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True}
+    assert json.loads(retune.requests[-1].content)["retune"] == {"allow_ungated": True, "max_cost": "2.5"}
 
 
 def test_a_submission_shows_what_is_known_of_the_base_model(retune):

@@ -7,7 +7,7 @@ from pydantic_core import PydanticSerializationError
 from starlette.requests import ClientDisconnect
 
 from services.gateway.errors import ApiError, first_problem, install, not_found, unavailable
-from services.gateway.requests import CreateDataset, CreateJob
+from services.gateway.requests import CreateJob
 from shared.errors import StorageUnavailable, TooLarge
 
 JOB = {"model": "tiny", "training_file": "file-1"}
@@ -26,7 +26,7 @@ def problem(body: dict, kind: type = CreateJob) -> dict:
         ({"metadata": {"k" * 65: "v"}}, f"metadata.{'k' * 65}", "invalid_value"),
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "invalid_value"),
         ({"metadata": {str(n): "v" for n in range(17)}}, "metadata", "invalid_value"),
-        ({"retune": {"max_cost": 5}}, "retune.max_cost", "not_available_yet"),
+        ({"retune": {"max_cost": 0}}, "retune.max_cost", "invalid_value"),
         ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs", "invalid_value"),
         ({"suffix": "a b"}, "suffix", "invalid_value"),
     ],
@@ -41,10 +41,6 @@ def test_a_missing_field_has_openais_code():
     error = problem({"model": "tiny"})
     assert (error["param"], error["code"]) == ("training_file", "missing_required_parameter")
     assert "secret" not in problem({"model": "tiny", "suffix": "secret"})["message"]
-
-
-def test_a_cap_on_cost_is_refused_for_datasets_too():
-    assert problem(JOB | {"retune": {"max_cost": "1.5"}}, CreateDataset)["code"] == "not_available_yet"
 
 
 def test_metadata_at_its_limits_is_taken():

@@ -39,6 +39,7 @@ RICH = MINIMAL | {
     "retune-resources-devices_per_node": "2",
     "retune-auto_deploy": "false",
     "retune-allow_ungated": "true",
+    "retune-max_cost": "12.50",
     "options": json.dumps(
         {
             "recipe": {"micro_batch_size": 1, "lora": {"target_modules": [HOSTILE]}},

@@ -159,6 +159,13 @@ def test_gate_and_error_say_how_it_ended(changes: dict[str, Any], gate: str, cod
     assert (job["error"]["message"] is None) == (code is None)
 
 
+def test_a_job_that_came_to_its_budget_says_so():
+    spec = a_row()["spec"] | {"max_cost": "5.00"}
+    job = the_job(state="cancelled", ending="its budget is spent; no checkpoint is kept", spec=spec)
+    assert job["error"]["message"] == "its budget is spent; no checkpoint is kept"
+    assert job["retune"]["max_cost"] == "5.00"
+
+
 def test_a_model_that_was_not_to_be_deployed_is_usable():
     spec = a_row()["spec"] | {"auto_deploy": False}
     assert the_job(**SERVED | {"is_deployed": False, "spec": spec})["retune"]["is_usable"]

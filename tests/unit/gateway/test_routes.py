@@ -19,8 +19,10 @@ PARAMETERS = {
     "delivery_id": "webhook_delivery",
 }
 SAME_FOR_ALL = {"/docs", "/suites", "/webhook_event_types"}
-OF_NO_THING = {"/quotas", "/refusals"}
-"""Numbers of the caller, and its commands, which `test_gateway_commands.py` asks for as another tenant."""
+OF_NO_THING = {"/costs", "/quotas", "/refusals"}
+"""Numbers of the caller, and its commands, which `test_gateway_costs.py` and `test_gateway_commands.py` ask for as another
+tenant.
+"""
 
 
 def tenant_routes() -> set[tuple[str, str]]:

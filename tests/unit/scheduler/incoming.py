@@ -6,6 +6,7 @@ from typing import Any
 from schemas.alert import AlertRaised, AlertRule
 from schemas.base import BestBundle, BundleRef, CapacityType, FailureClass
 from schemas.checkpoint import CheckpointCorrupt, CheckpointVerified
+from schemas.cost import BudgetReached
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import CancelJob, PauseJob, PauseReason, ResumeJob, RetryJob
 from schemas.model import (
@@ -51,6 +52,11 @@ def pause(reason: PauseReason = PauseReason.USER) -> PauseJob:
 
 def alert(rule: AlertRule = AlertRule.DIVERGENCE, *, attempt: int = 1) -> AlertRaised:
     return AlertRaised(**JOB, attempt=attempt, rule=rule, episode=1, step=40, message="loss 9, at its best 2")
+
+
+def budget_reached(*, attempt: int = 1) -> BudgetReached:
+    message = "4.65 of 5 US dollars are spent"
+    return BudgetReached(**JOB, attempt=attempt, budget="job", limit="5.00", spent="4.65", message=message)
 
 
 def resume() -> ResumeJob:

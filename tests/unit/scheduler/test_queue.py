@@ -276,6 +276,10 @@ class TestDeviceLimit:
             ": its tenant has 2 device(s) of 2 that it may have at once"
         )
 
+    def test_the_reason_of_a_tenant_that_may_have_none_names_its_budget(self):
+        ledger = self.limited(a_pool(), limit=0)
+        assert "the budget of its month is used up" in why_waiting(waiting(), ledger, now=NOON)
+
 
 class TestBackOff:
     def test_a_job_is_not_asked_for_before_its_time(self):

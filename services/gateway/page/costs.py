@@ -1,0 +1,149 @@
+"""Costs: what attempts cost by day, and in groups; what the month's budget still has."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from services.gateway import costs
+from services.gateway.costs import CostRow, GroupedBy
+from services.gateway.deps import Context
+from services.gateway.page import formats, render
+from services.gateway.page.sessions import Present
+from services.gateway.quotas import month_start, next_month
+from services.gateway.routes.costs import Month, as_file
+
+router = APIRouter()
+
+ROWS = 200
+MONTHS = 12
+"""Months that can be chosen."""
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 200, 76, 8, 12, 26
+GROUPS: dict[GroupedBy, str] = {
+    "job": "Job",
+    "sweep": "Sweep",
+    "experiment": "Experiment",
+    "pool": "Pool",
+    "day": "Day",
+    "month": "Month",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A day: what was charged, and on top of it what is free."""
+
+    x: float
+    width: float
+    charged_top: float
+    charged_height: float
+    free_top: float
+    free_height: float
+    title: str
+    number: str
+    """Day of the month, where it is written below."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Days:
+    bars: tuple[Bar, ...]
+    ticks: tuple[Tick, ...]
+    words: str
+
+
+@router.get("/costs")
+async def shown(
+    request: Request,
+    visitor: Present,
+    context: Context,
+    by: Annotated[GroupedBy, Query()] = "job",
+    month: Month = None,
+) -> Response:
+    tenant, database = visitor.principal.tenant, context.service.database
+    now = database.now()
+    chosen = month or f"{now:%Y-%m}"
+    period = costs.period_of(chosen)
+    rows = await costs.list_costs(database, tenant, by, period, at_most=ROWS + 1)
+    days = await costs.list_costs(database, tenant, "day", period, at_most=31)
+    present = await costs.find_total(database, tenant, costs.period_of(f"{now:%Y-%m}"))
+    return render.page(
+        request,
+        "costs.html.jinja",
+        visitor,
+        by=by,
+        chosen=chosen,
+        groups=GROUPS,
+        months=_months(now),
+        rows=[(row, costs.sums(row)) for row in rows[:ROWS]],
+        has_more=len(rows) > ROWS,
+        total=costs.sums(await costs.find_total(database, tenant, period)),
+        days=bars_of(days, period.since),
+        size=(WIDTH, HEIGHT, LEFT),
+        limit=visitor.principal.quotas.cost_per_month,
+        charged=present.charged,
+        begins_again=next_month(now),
+    )
+
+
+@router.get("/costs.csv")
+async def file(
+    visitor: Present, context: Context, by: Annotated[GroupedBy, Query()] = "job", month: Month = None
+) -> Response:
+    tenant, database = visitor.principal.tenant, context.service.database
+    rows = await costs.list_costs(database, tenant, by, costs.period_of(month), at_most=costs.MOST_LINES)
+    return as_file(by, month, rows)
+
+
+def _months(now: datetime) -> list[str]:
+    months, start = [], month_start(now)
+    for _ in range(MONTHS):
+        months.append(f"{start:%Y-%m}")
+        start = month_start(start - timedelta(days=1))
+    return months
+
+
+def bars_of(days: list[CostRow], month: datetime) -> Days | None:
+    """Return a bar for each day of the month; None where nothing ended in it."""
+    if not any(row.cost for row in days):
+        return None
+    by_day = {row.name: row for row in days}
+    highest = max(row.cost for row in days)
+    last = (next_month(month) - timedelta(days=1)).day
+    slot = (WIDTH - LEFT - RIGHT) / last
+    bars = []
+    for day in range(1, last + 1):
+        row = by_day.get(f"{month:%Y-%m}-{day:02}")
+        charged, cost = (row.charged, row.cost) if row else (Decimal(0), Decimal(0))
+        top, split = _y(cost, highest), _y(charged, highest)
+        free = cost - charged
+        bars.append(
+            Bar(
+                x=round(LEFT + slot * (day - 1) + slot * 0.15, 1),
+                width=round(slot * 0.7, 1),
+                charged_top=split,
+                charged_height=round(HEIGHT - BOTTOM - split, 1),
+                free_top=top,
+                free_height=round(split - top, 1),
+                title=f"{month:%Y-%m}-{day:02}: {formats.money(charged)} charged, {formats.money(free)} not charged",
+                number=str(day) if day == 1 or day % 5 == 0 else "",
+            )
+        )
+    ticks = tuple(
+        Tick(_y(highest * part / 2, highest), formats.money(highest * part / 2)) for part in range(3)
+    )
+    total = sum((row.cost for row in days), Decimal(0))
+    words = f"Cost by day: {formats.money(total)} in {month:%Y-%m}, at most {formats.money(highest)} in a day"
+    return Days(tuple(bars), ticks, words)
+
+
+def _y(cost: Decimal, highest: Decimal) -> float:
+    return round(HEIGHT - BOTTOM - float(cost / highest) * (HEIGHT - BOTTOM - TOP), 1)
