@@ -34,6 +34,7 @@ from shared.messaging.kafka import (
     KafkaFailed,
     kafka_broker,
     kafka_producer,
+    member_name,
     record_of_kafka,
 )
 from shared.messaging.kafka_health import (
@@ -410,7 +411,7 @@ class Service:
         options: dict[str, Any] = {
             "group_id": self.name,
             # A restarted process takes its partitions back at once, without a rebalance for the others.
-            "group_instance_id": self._owner,
+            "group_instance_id": member_name(self._owner, names),
             "auto_offset_reset": "none",  # MissingOffsets goes to the first record, and reports what is gone
             "session_timeout_ms": _milliseconds(timing.session_timeout),
             "rebalance_timeout_ms": _milliseconds(timing.rebalance_timeout),

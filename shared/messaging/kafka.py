@@ -1,6 +1,8 @@
 """Clients of Kafka with the defaults that make them safe: SASL, idempotence, explicit offsets."""
 
+import hashlib
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,15 @@ RELAYED_BATCH_BYTES = 256 * 1024
 """Batch size for one partition. Only one batch of each is in flight, so small ones would wait for one another."""
 TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
+
+
+def member_name(process: str, topics: Iterable[str]) -> str:
+    """Return the name by which Kafka knows a process in its group: another one where it listens to other topics.
+
+    A process that comes back under its name has the partitions that it had, whatever it asks for now: a new topic
+    would never be read.
+    """
+    return f"{process}-{hashlib.sha256(' '.join(sorted(topics)).encode()).hexdigest()[:8]}"
 
 
 def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:

@@ -9,7 +9,8 @@ from aiokafka.protocol.types import Array, Int16, Int32, Schema, String
 from deploy.bootstrap.kafka import administrator
 from deploy.local.site import site
 from deploy.local.stack import Stack
-from shared.messaging.kafka import sasl
+from schemas.topics import LISTENS
+from shared.messaging.kafka import member_name, sasl
 
 
 class LeaveGroupResponse_v3(Response):
@@ -52,10 +53,12 @@ class RemoveMembers(Request[LeaveGroupRequest_v3]):
         return request_struct_class(self._group, self._members)
 
 
-async def remove_members(stack: Stack, group: str, *instances: str) -> None:
+async def remove_members(stack: Stack, service: str, *processes: str) -> None:
     """Their partitions go to the others at once, not when their session ends."""
+    topics = [topic.name for topic in LISTENS[service]]
+    members = [member_name(process, topics) for process in processes]
     async with administrator(site(stack.state)) as admin:
-        response = await admin._send_to_controller(RemoveMembers(group, instances))
+        response = await admin._send_to_controller(RemoveMembers(service, members))
     assert response.error_code == 0, f"error {response.error_code}"
     assert not any(code for *_, code in response.members), response.members
 
