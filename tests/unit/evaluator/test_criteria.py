@@ -7,7 +7,7 @@ import pytest
 
 from schemas.evaluation import BenchmarkKind, CheckResult, Criterion, Interval
 from schemas.gate import BenchmarkRule, HoldoutRule, OverRefusalRule, SafetyRule
-from services.evaluator.gates import intervals, sizes
+from services.evaluator.gates import checks, intervals, sizes
 from services.evaluator.gates.answers import Answer, Suite
 from services.evaluator.gates.benchmark import Scored, gate_benchmarks
 from services.evaluator.gates.holdout import gate_holdout
@@ -216,6 +216,14 @@ def test_every_number_is_shown(name):
         outcome,
     )
     assert [*map(shown, result.criteria)] == criteria
+
+
+@pytest.mark.parametrize("check", checks.CHECKS)
+def test_a_check_without_criteria_is_inconclusive_or_named_by_what_is_missing(check):
+    nothing = checks.decided(check, [])
+    assert (nothing.check, nothing.outcome, nothing.criteria) == (check, "inconclusive", ())
+    gap = checks.decided(check, [], ["the file", "an answer"])
+    assert (gap.check, gap.outcome, gap.reason) == (check, "inconclusive", "the file; an answer")
 
 
 class TestReached:

@@ -199,6 +199,7 @@ class TestOnSubmit:
         decision = submitted(a_command("ds-2"), a_version(state))
         assert decision.starts
         assert decision.version.state is VersionState.VALIDATING
+        assert (decision.version.ready, decision.version.rejection) == (None, None)
         assert [event.type for event in decision.events] == ["DatasetAccepted"]
 
     def test_a_version_on_its_way_out_is_not_given_away(self) -> None:

@@ -11,7 +11,14 @@ from schemas.job import CancelJob
 from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
-from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
+from shared.messaging.delivery import (
+    MAX_VALUE_BYTES,
+    Delivery,
+    Unreadable,
+    read,
+    refusal_of,
+    require_obeyed,
+)
 from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
 from shared.messaging.unit import require_size
 from shared.messaging.waiting import headers_to_json, record_of
@@ -112,6 +119,52 @@ def test_what_is_written_is_bounded_with_its_headers(topic, limit):
         TooLarge, match=f"X on {topic.name}: found {limit + 1} bytes, expected at most {limit}"
     ):
         require_size(topic, "X", {"ab": "ä"}, b"x" * (limit - 3))
+
+
+UNREADABLE = {
+    "unknown_type": {"type": "NoSuchThing"},
+    "newer_version": {"version": 99},
+    "bad_payload": {"payload": ["no object"]},
+    "wrong_key": {"key": "ftjob-2", "payload": {"job_id": "ftjob-1", "tenant": "acme"}},
+}
+
+
+@pytest.mark.parametrize(("reason", "changed"), UNREADABLE.items(), ids=UNREADABLE)
+def test_what_is_parked_names_its_message(reason, changed):
+    result = read(a_record(sequence=7, **changed))
+    assert isinstance(result, Unreadable)
+    key = changed.get("key", "ftjob-1")
+    assert (result.reason, result.event_id, result.aggregate_id, result.sequence) == (reason, "c-1", key, 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "bad_json"),
+        (b"", "bad_json"),
+        (b"7", "bad_payload"),
+        (b"x" * (MAX_VALUE_BYTES + 1), "too_large"),
+    ],
+    ids=["no value", "no bytes", "no object", "too large"],
+)
+def test_a_fact_without_a_payload_names_its_message_too(value, reason):
+    fact = replace(a_record(sequence=7), topic=JOB_EVENTS.name)
+    envelope = replace(ENVELOPE, type="JobCancelled", sequence=7)
+    result = read(replace(fact, headers=tuple(to_headers(envelope)), value=value))
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.event_id, result.aggregate_id, result.sequence) == (
+        reason,
+        "c-1",
+        "ftjob-1",
+        7,
+    )
+
+
+def test_a_fact_of_an_event_stream_needs_its_place_there():
+    envelope = replace(ENVELOPE, type="JobCancelled")
+    result = read(replace(a_record(), topic=JOB_EVENTS.name, headers=tuple(to_headers(envelope))))
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.event_id, result.sequence) == ("bad_envelope", "c-1", None)
 
 
 def test_a_batch_that_cannot_be_read_is_parked_as_such():
