@@ -6,9 +6,11 @@ from math import exp, log, sqrt
 
 import pytest
 
-from schemas.alert import AlertRule
+from schemas.alert import AlertRule, AlertsSpec
+from schemas.specification import Recipe
 from schemas.training import StepMetrics
 from services.tracker.decide import curve, machine, robust
+from services.tracker.decide.alerts import Plan, plan_of
 from services.tracker.decide.curve import (
     DIVERGENCE_DEVIATIONS,
     DIVERGENCE_RISE,
@@ -18,6 +20,7 @@ from services.tracker.decide.curve import (
 from services.tracker.decide.looks import Spending, cost_above_plan, silence_allowed, stall
 from services.tracker.decide.signals import Signals, add, mark, newest, pass_to
 from services.tracker.decide.validation import validation_rise
+from tests.builders import a_file_ref, a_job_spec
 from tests.unit.tracker.test_alerts import a_step
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -541,3 +544,29 @@ class TestWhatIsKept:
 def test_readings_name_their_rule():
     assert curve.not_finite(Signals(), a_step(1, loss=float("nan"))).rule is AlertRule.NOT_FINITE
     assert machine.memory_leak(Signals(memory=[8] * 9, num_steps=8)).rule is AlertRule.MEMORY_LEAK
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (a_job_spec(), Plan(AlertsSpec(), None, False)),
+        (a_job_spec(recipe=Recipe(num_epochs=3)), Plan(AlertsSpec(), 3, False)),
+        (
+            a_job_spec(recipe=Recipe(eval_every_steps=10), validation_file=a_file_ref("valid.jsonl")),
+            Plan(AlertsSpec(), None, True),
+        ),
+        (a_job_spec(recipe=Recipe(eval_every_steps=10)), Plan(AlertsSpec(), None, False)),
+        (a_job_spec(validation_file=a_file_ref("valid.jsonl")), Plan(AlertsSpec(), None, False)),
+        (a_job_spec(alerts=AlertsSpec(plateau="off")), Plan(AlertsSpec(plateau="off"), None, False)),
+    ],
+    ids=["nothing", "epochs", "validates", "without a file", "without steps", "alerts"],
+)
+def test_the_plan_of_an_attempt_is_that_of_its_specification(spec, expected):
+    assert plan_of(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("epoch", "epochs", "share"), [(1.0, 4, 0.25), (4.0, 4, 1.0), (4.1, 4, 1.0), (1.0, None, None)]
+)
+def test_the_share_that_is_done_is_that_of_the_epochs(epoch, epochs, share):
+    assert Plan(num_epochs=epochs).share_done(Signals(epoch=epoch)) == share
