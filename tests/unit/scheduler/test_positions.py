@@ -151,6 +151,8 @@ class TestReason:
         ledger = replace(a_ledger(a_pool(nodes=3, booked=1), acme=1), device_limits={"acme": 2})
         first, second = standing([waiting("a", minutes=1), waiting("b")], ledger)
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.QUOTA)
+        assert second.waiting_for.endswith("its tenant has 2 device(s) of 2 that it may have at once")
+        assert second.starts_at is None
         [full] = standing([waiting()], replace(ledger, device_limits={"acme": 1}))
         assert (full.position, full.reason) == (None, WaitReason.QUOTA)
         assert full.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
