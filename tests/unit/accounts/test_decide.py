@@ -28,6 +28,7 @@ def add_tenant_user(user: str):
 def refusal_of(decision, *arguments) -> str:
     with pytest.raises(Refused) as refused:
         decision(*arguments)
+    assert refused.value.param in {None, "user", "name", "topics"}
     return refused.value.code
 
 
@@ -105,6 +106,9 @@ def test_a_rotation_changes_the_nonce_alone():
 def test_who_is_not_there_is_neither_rotated_nor_removed(existing):
     assert refusal_of(decide.rotated, existing, "gateway", OTHER) == "unknown_user"
     assert refusal_of(decide.removed, existing, "gateway") == "unknown_user"
+    with pytest.raises(Refused, match=r"^Kafka user 'xxx") as refused:
+        decide.removed(existing, "x" * 200)
+    assert (refused.value.param, refused.value.message.count("x")) == ("user", 80)
 
 
 def test_no_prefix_of_a_group_begins_anothers():

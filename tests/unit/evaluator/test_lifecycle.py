@@ -48,7 +48,7 @@ def test_either_order_of_artifact_and_version_starts_it_once(version_first):
         True,
     )
     again = lifecycle.begin(decision.evaluation, version)
-    assert (again.events, again.starts) == ((), False)
+    assert again == lifecycle.Decision(decision.evaluation)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,7 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
 def test_an_artifact_that_could_not_be_copied_gets_no_verdict():
     decision = lifecycle.abandon(an_evaluation(EvaluationState.WAITING), reason="corrupt")
     assert (decision.evaluation.state, decision.events) == (EvaluationState.ABANDONED, ())
+    assert decision.evaluation.reason == "corrupt"
     running = an_evaluation()
     assert lifecycle.abandon(running, reason="late").evaluation == running
 
@@ -112,6 +113,7 @@ def test_a_cancelled_job_ends_its_evaluation():
     )
     waiting = lifecycle.cancel(an_evaluation(EvaluationState.WAITING))
     assert (waiting.evaluation.state, waiting.events) == (EvaluationState.ABANDONED, ())
+    assert waiting.evaluation.reason == "the job was cancelled"
     over = an_evaluation(EvaluationState.PASSED)
     assert lifecycle.cancel(over) == lifecycle.Decision(over)
 

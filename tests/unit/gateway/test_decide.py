@@ -204,6 +204,24 @@ class TestDatasetCommand:
         assert command.spec.holdout.file_id == "file-3"
         assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3"]
 
+    def test_the_files_of_a_request_are_those_of_all_stages(self):
+        stages = [
+            {
+                "training_file": f"{name}-training",
+                "validation_file": f"{name}-validation",
+                "safety_mix": {"file": f"{name}-mix", "share": 0.1},
+            }
+            for name in ("second", "third")
+        ]
+        request = a_request(
+            validation_file="file-2",
+            retune={"later_stages": stages, "safety_mix": {"file": "file-3", "share": 0.3}},
+        )
+        assert sorted(file_ids(request)) == sorted(
+            ["file-1", "file-2", "file-3"]
+            + [f"{name}-{of}" for name in ("second", "third") for of in ("training", "validation", "mix")]
+        )
+
     def test_conversations_are_refused_where_the_base_has_no_template(self):
         chat, pairs = a_file(), a_file(file_format=DatasetFormat.PROMPT_COMPLETION)
         base = BaseModel("tiny", SHA, has_template=False)

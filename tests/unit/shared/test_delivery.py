@@ -8,7 +8,8 @@ import pytest
 
 from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES, Envelope, to_headers
 from schemas.job import CancelJob
-from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
+from schemas.node import PreemptNode
+from schemas.topics import JOB_COMMANDS, JOB_EVENTS, NODE_COMMANDS, TENANT_EVENTS, tenant_commands
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
 from shared.messaging.delivery import (
@@ -108,6 +109,18 @@ def test_a_refusal_repeats_no_more_than_a_sentence_of_what_was_sent():
     refusal = refusal_of(read(a_record()), refused)
     require_size(TENANT_EVENTS, refusal.type, {}, refusal.model_dump_json().encode())
     assert len(refusal.model_dump_json()) < 3_000
+
+
+@pytest.mark.parametrize(
+    ("topic", "tenant"), [(JOB_COMMANDS, "acme"), (tenant_commands("other"), "other"), (NODE_COMMANDS, None)]
+)
+def test_a_refusal_names_the_parameter_and_whose_command_it_was(topic, tenant):
+    delivery = read(a_record())
+    if tenant is None:
+        delivery = replace(delivery, message=PreemptNode(node_id="node-1"))
+    refusal = refusal_of(replace(delivery, topic=topic), Refused("bad", "why", param="spec.x"))
+    assert (refusal.param, refusal.tenant, refusal.subject_id) == ("spec.x", tenant, "ftjob-1")
+    assert refusal_of(delivery, Refused("bad", "why", subject_id="ftjob-9")).subject_id == "ftjob-9"
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,7 @@ class TestGangBarrier:
     def test_a_runner_that_starts_again_in_training_fails_the_attempt(self):
         decision = on_started(in_training(), started(1), report_id="again")
         assert only(decision, TrainingFailed).failure_class is FailureClass.INFRA
+        assert decision.dropped == "runner 1 started again after training began"
 
     def test_the_first_runner_arms_the_listening_timer(self):
         first = on_started(an_attempt(), started(0))
