@@ -55,10 +55,17 @@ def test_the_share_that_is_done_is_that_of_the_epochs(epoch, epochs, share):
 
 class TestNextLook:
     def look(
-        self, after: float, *, expected_cost: str | None = None, is_over: bool = False, **signals: object
+        self,
+        after: float,
+        *,
+        expected_cost: str | None = None,
+        is_over: bool = False,
+        validates: bool = False,
+        **signals: object,
     ):
         usual = {"heard_at": NOON, "step": 7}
-        plan = Plan(AlertsSpec(expected_cost=expected_cost and Decimal(expected_cost)), num_epochs=2)
+        alerts = AlertsSpec(expected_cost=expected_cost and Decimal(expected_cost))
+        plan = Plan(alerts, num_epochs=2, validates=validates)
         watch = Watch("ftjob-1", 1, "acme", plan, Signals(**(usual | signals)), is_over)
         at = next_look(watch, now=NOON + seconds(after))
         return at and (at - NOON).total_seconds()
@@ -66,6 +73,7 @@ class TestNextLook:
     def test_is_when_a_step_is_missing_and_not_at_once_again(self):
         assert [self.look(after) for after in (0, 35, 36, 90)] == [40, 40, 41, 95]
         assert self.look(0, gaps=[20.0]) == 100
+        assert self.look(0, validates=True) == 900
 
     def test_is_every_half_minute_where_money_is_looked_at(self):
         assert [self.look(after, expected_cost="5") for after in (0, 20)] == [30, 40]
@@ -101,7 +109,8 @@ class TestCheckpoints:
         [never] = self.overdue(-1, -1, at=None).events
         assert never.message == "no checkpoint for three intervals; none was written"
         assert self.overdue(21, 20).events == ()
-        assert self.overdue(20, 20, is_over=True).events == ()
+        over = Watch("ftjob-1", 2, "acme", Plan(), Signals(step=30, checkpoint_step=20), True)
+        assert self.overdue(20, 20, is_over=True) == Seen(over)
 
     @pytest.mark.parametrize(("step", "counts"), [(20, False), (21, True)])
     def test_one_that_comes_again_changes_nothing(self, step, counts):

@@ -265,6 +265,11 @@ class TestNextMove:
     def test_of_a_running_child(self, stop_request, options, move):
         assert self.move(stop_request, **options) is move
 
+    def test_a_child_is_ended_the_margin_before_the_deadline(self):
+        deadline = asked().deadline
+        assert self.move(asked(), has_asked=True, at=deadline - 1.0) is Move.END_AT_DEADLINE
+        assert self.move(asked(), has_asked=True, at=deadline - 1.001) is Move.NONE
+
     @pytest.mark.parametrize(
         ("has_asked", "silent", "move"),
         [
