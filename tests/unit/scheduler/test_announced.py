@@ -1,6 +1,7 @@
 """What is announced of a job's ends and pauses, whole: its readers see nothing else."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -9,8 +10,8 @@ from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseRe
 from schemas.lifecycle import JobState
 from services.scheduler.decide import admission, ending, facts
 from services.scheduler.decide.decision import StartOverdue
-from services.scheduler.model import Facts, TrainingResult
-from tests.builders import NOON, a_bundle, a_job
+from services.scheduler.model import Base, Facts, TrainingResult
+from tests.builders import NOON, a_bundle, a_job, a_sha
 from tests.unit.scheduler.job_history import VIEW
 
 JOB = a_job(JobState.STOPPING, attempt=3)
@@ -87,3 +88,12 @@ def test_a_start_that_is_overdue(known, state):
     job = a_job(JobState.PROVISIONING, facts=known)
     view = replace(VIEW, now=job.present.start_deadline)
     assert facts.on_start_overdue(job, StartOverdue(job_id=job.id, attempt=1), view).job.state is state
+
+
+def test_other_files_of_its_base_model_end_a_stop_that_is_over():
+    """As every fact of a job may: what is known is looked at again, at the time of the message."""
+    stopping = a_job(JobState.STOPPING, facts=Facts(released_at=NOON))
+    late = replace(VIEW, now=NOON + timedelta(days=1))
+    base = Base(a_sha("other"))
+    assert facts.on_base_replaced(stopping, base, VIEW).job.state is JobState.STOPPING
+    assert facts.on_base_replaced(stopping, base, late).job.state is not JobState.STOPPING

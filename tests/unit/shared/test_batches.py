@@ -142,6 +142,8 @@ def test_a_batch_of_another_version_is_passed():
     records = read(bytes(raw) + a_batch([{}], base_offset=1))
     assert [record.offset for record in records] == [0, 1]
     assert "expected a record batch of version 2" in detail_of(records[0])
+    first = records[0]
+    assert (first.timestamp, first.timestamp_type, first.key, first.headers) == (-1, 0, None, ())
 
 
 def test_endless_offsets_become_a_bounded_number_of_records():
