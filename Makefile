@@ -110,11 +110,8 @@ gpu: $(VENV)/.installed $(GPU_VENV)/.installed ## on a machine with an NVIDIA GP
 screenshots: setup ## PNGs of every page, light and dark, desktop and phone, into build/screenshots; needs Chromium
 	@$(BIN)/python -m tests.screenshots
 
-mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? T='services.scheduler.*' for a part, SAMPLE=600 for so many drawn at random
-	@# A sample is drawn of what a first, small part has generated.
-	@$(BIN)/mutmut run $(if $(SAMPLE),'shared.nesting.*',$(if $(T),'$(T)'))
-	@$(if $(SAMPLE),$(BIN)/python -m bench.mutants draw $(SAMPLE) | xargs $(BIN)/mutmut run)
-	@$(BIN)/python -m bench.mutants
+mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a unit test fail? Continues where it was; T='services.scheduler.*' for a part again, SAMPLE=600 SEED=2 for so many drawn at random
+	@$(BIN)/python -m bench.mutants $(if $(SAMPLE),--sample $(SAMPLE) --seed $(or $(SEED),1),$(if $(T),'$(T)'))
 
 check: setup ## everything that CI runs, cheapest first
 	@$(BIN)/python -m deploy.slurm setup --optional

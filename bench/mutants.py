@@ -1,34 +1,130 @@
-"""What `make mutants` leaves: for each module how its mutants ended, and the change of every survivor.
+"""`make mutants`: tries changed pure code against the unit tests, and writes down how each module's mutants ended.
 
-Run in the root after `mutmut run`. A mutant that no unit test reaches counts as a survivor.
+    python -m bench.mutants                         all that have no verdict yet
+    python -m bench.mutants 'services.scheduler.*'  these, again
+    python -m bench.mutants --sample 600 --seed 2   so many, each as likely as any other: those without a verdict
 
-`python -m bench.mutants draw 600 --seed 1` prints so many names of all mutants, each as likely as any other, for
-`mutmut run` to try; the results then say of how many they were drawn.
+Run in the root. `mutants/` keeps every verdict while the function and the tests that reach it are the same, so that a
+run that was interrupted continues where it was. A mutant that no unit test reaches counts as a survivor.
 """
 
 import argparse
+import fnmatch
+import os
 import random
+import shutil
+import tomllib
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from mutmut.__main__ import cli, create_mutants
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.stats import status_by_exit_code
-from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.utils.file_utils import (
+    copy_also_copy_files,
+    copy_src_dir,
+    setup_source_paths,
+    walk_mutatable_files,
+)
+from mutmut.workers.isolation import get_mutant_runner
 
-from bench.report import write
+from bench.mutant_runner import CollectedOnce, drop_old_verdicts
+from bench.report import progress, write
 
+FOLDER = Path("mutants")
 KILLED = {"killed", "timeout", "segfault", "caught by type check"}
 """A mutant that runs into its time limit or crashes the process does not pass the tests either."""
+NO_VERDICT = "not checked"
 
 
-def outcomes(path: Path) -> dict[str, str]:
-    """How each mutant of a module ended, for those that were tried."""
-    data = SourceFileMutationData(path=path)
-    data.load()
-    return {
-        name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items() if code is not None
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    generate(arguments.processes)
+    with mock.patch("mutmut.workers.isolation.PytestRunner", CollectedOnce):
+        drop_old_verdicts(get_mutant_runner())
+        ends = {name: end for of_module in ends_by_module().values() for name, end in of_module.items()}
+        chosen = choose([*ends], arguments.patterns, arguments.sample, arguments.seed)
+        left = [name for name in chosen if ends[name] == NO_VERDICT]
+        if left or arguments.patterns:
+            named = left if arguments.sample else arguments.patterns
+            cli(["run", "--max-children", str(arguments.processes), *named], standalone_mode=False)
+    settings = {"sample": arguments.sample, "seed": arguments.seed} if arguments.sample else {}
+    record(ends_by_module(), set(chosen), settings)
+
+
+def generate(processes: int) -> None:
+    """Write the mutants of the functions that changed; of all where what to mutate changed."""
+    set_mutant_under_test("mutant_generation")
+    if _configuration(FOLDER) != _configuration(Path()):
+        for path in walk_mutatable_files():
+            (FOLDER / path).unlink(missing_ok=True)
+            (FOLDER / f"{path}.meta").unlink(missing_ok=True)  # numbers of mutants mean other ones now
+    shutil.rmtree(FOLDER / "tests", ignore_errors=True)  # tests that were deleted would still be run
+    FOLDER.mkdir(exist_ok=True)
+    copy_src_dir()
+    copy_also_copy_files()
+    setup_source_paths()
+    create_mutants(processes)
+
+
+def _configuration(folder: Path) -> Any:
+    path = folder / "pyproject.toml"
+    return tomllib.loads(path.read_text())["tool"]["mutmut"] if path.exists() else None
+
+
+def ends_by_module() -> dict[Path, dict[str, str]]:
+    ends = {}
+    for path in sorted(walk_mutatable_files()):
+        data = SourceFileMutationData(path=path)
+        data.load()
+        ends[path] = {name: status_by_exit_code[code] for name, code in data.exit_code_by_key.items()}
+    return ends
+
+
+def choose(names: list[str], patterns: Collection[str], sample: int | None, seed: int) -> list[str]:
+    if sample is not None:
+        return random.Random(seed).sample(names, sample)
+    return [name for name in names if any(fnmatch.fnmatch(name, each) for each in patterns or ["*"])]
+
+
+def record(ends: Mapping[Path, Mapping[str, str]], chosen: set[str], settings: Mapping[str, Any]) -> None:
+    """Write how those that were chosen ended, once all have a verdict."""
+    tried = {
+        path: {name: end for name, end in of_module.items() if name in chosen}
+        for path, of_module in ends.items()
     }
+    left = sum(end == NO_VERDICT for of_module in tried.values() for end in of_module.values())
+    if left:
+        progress(f"{left} of {len(chosen)} mutants have no verdict yet: the same command continues")
+        return
+    write(
+        "mutants",
+        {
+            "mutants": sum(len(of_module) for of_module in ends.values()),
+            "modules": {str(path): dict(Counter(each.values())) for path, each in tried.items() if each},
+            "not_tried": [str(path) for path, each in tried.items() if not each],
+            "survivors": {
+                name: {"end": end, "change": change(name, path)}
+                for path, of_module in tried.items()
+                for name, end in of_module.items()
+                if end not in KILLED
+            },
+        },
+        packages=("mutmut", "pytest", "hypothesis"),
+        settings={"tests": "tests/unit", **settings},
+    )
 
 
 def change(name: str, path: Path) -> list[str]:
@@ -37,46 +133,5 @@ def change(name: str, path: Path) -> list[str]:
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def names(path: Path) -> list[str]:
-    """All mutants of a module, tried or not."""
-    data = SourceFileMutationData(path=path)
-    data.load()
-    return [*data.exit_code_by_key]
-
-
-def draw(count: int, seed: int) -> list[str]:
-    every = [name for path in sorted(walk_mutatable_files()) for name in names(path)]
-    return random.Random(seed).sample(every, count)
-
-
-def record() -> None:
-    tried = {path: outcomes(path) for path in sorted(walk_mutatable_files())}
-    write(
-        "mutants",
-        {
-            "mutants": sum(len(names(path)) for path in tried),
-            "modules": {str(path): dict(Counter(ends.values())) for path, ends in tried.items() if ends},
-            "not_tried": [str(path) for path, ends in tried.items() if not ends],
-            "survivors": {
-                name: {"end": end, "change": change(name, path)}
-                for path, ends in tried.items()
-                for name, end in ends.items()
-                if end not in KILLED
-            },
-        },
-        packages=("mutmut", "pytest", "hypothesis"),
-        settings={"tests": "tests/unit"},
-    )
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="command")
-    drawing = commands.add_parser("draw")
-    drawing.add_argument("count", type=int)
-    drawing.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    if arguments.command == "draw":
-        print("\n".join(draw(arguments.count, arguments.seed)))
-    else:
-        record()
+    main()

@@ -109,19 +109,17 @@ def holdout_source(name: str, rows: Iterable[tuple[int, RowText]]) -> Source:
         whole = whole_hash(word_hashes(asked), word_hashes(row.answers))
         wholes.append(whole)
         grams_of_items.append((line, [*grams_of_text(asked, row.answers), np.array([whole], np.uint64)]))
-    source, _ = _source(name, grams_of_items, never_boilerplate=np.unique(np.array(wholes, np.uint64)))
+    source, _ = _source(name, grams_of_items)
     return replace(source, is_shared=indices_in(np.unique(np.array(wholes, np.uint64)), source.grams) < 0)
 
 
-def _source(
-    name: str, items: list[tuple[int, list[Keys]]], never_boilerplate: Keys = NO_KEYS
-) -> tuple[Source, npt.NDArray[np.uint32]]:
+def _source(name: str, items: list[tuple[int, list[Keys]]]) -> tuple[Source, npt.NDArray[np.uint32]]:
     """Return the source without its own boilerplate, and in how many different items each gram occurs."""
     different = {whole_hash(*sets): sets for _, sets in items}
     known, counts = runs(_joined([distinct(_joined(sets)) for sets in different.values()]))
     sets = [grams for _, of_item in items for grams in of_item]
     lines = np.array([line for line, of_item in items for _ in of_item], np.int64)
-    is_boilerplate = (counts > frequent_above(len(different))) & (indices_in(never_boilerplate, known) < 0)
+    is_boilerplate = counts > frequent_above(len(different))
     everything = _from_pairs(
         name,
         known,

@@ -1,5 +1,7 @@
 """What a command may make of a user, whatever it says."""
 
+from dataclasses import replace
+
 import pytest
 
 from schemas.access import AddSubscriber, AddTenantUser
@@ -26,6 +28,7 @@ def add_tenant_user(user: str):
 def refusal_of(decision, *arguments) -> str:
     with pytest.raises(Refused) as refused:
         decision(*arguments)
+    assert refused.value.param in {None, "user", "name", "topics"}
     return refused.value.code
 
 
@@ -83,6 +86,14 @@ def test_a_user_is_made_once_and_again_after_its_removal():
     assert removed.rights == []
     again = decide.subscriber_of(add_subscriber(), removed.applied)
     assert (again.state, again.nonce, again.revision) == (UserState.CHANGING, OTHER, 6)
+    assert (again.reads, again.writes) == (("job.events",), ())
+
+
+def test_a_user_that_is_made_again_has_the_topics_of_the_new_command():
+    first = decide.tenant_user_of(add_tenant_user("tenant-acme"), None)
+    old = replace(first, reads=("old",), writes=("older",), nonce=NONCE, state=UserState.REMOVED)
+    again = decide.tenant_user_of(add_tenant_user("tenant-acme"), old)
+    assert again == replace(first, state=UserState.CHANGING, revision=old.revision + 1)
 
 
 def test_a_rotation_changes_the_nonce_alone():
@@ -95,6 +106,9 @@ def test_a_rotation_changes_the_nonce_alone():
 def test_who_is_not_there_is_neither_rotated_nor_removed(existing):
     assert refusal_of(decide.rotated, existing, "gateway", OTHER) == "unknown_user"
     assert refusal_of(decide.removed, existing, "gateway") == "unknown_user"
+    with pytest.raises(Refused, match=r"^Kafka user 'xxx") as refused:
+        decide.removed(existing, "x" * 200)
+    assert (refused.value.param, refused.value.message.count("x")) == ("user", 80)
 
 
 def test_no_prefix_of_a_group_begins_anothers():

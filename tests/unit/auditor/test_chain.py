@@ -70,6 +70,16 @@ def test_a_chain_is_the_same_however_it_is_cut_into_batches():
     assert (whole.oldest_ms, whole.newest_ms) == (min(times), max(times))
 
 
+def test_a_chain_ends_with_the_link_of_its_last_record_and_the_times_of_all():
+    first = replace(PLAIN, offset=3, timestamp_ms=900)
+    chain = begin(Partition("t", 0), at=2)
+    longer = extend(chain, [first, PLAIN])
+    link = next_link(next_link(chain.link, first), PLAIN)
+    assert longer == Chain(Partition("t", 0), 2, 8, link, oldest_ms=900, newest_ms=1000)
+    assert extend(longer, []) == longer
+    assert extend(chain, []) == chain
+
+
 def test_it_may_skip_offsets_and_never_goes_back():
     one = extend(begin(Partition("t", 0), at=0), [PLAIN])
     assert one.next_offset == 8

@@ -164,6 +164,9 @@ def test_a_baseline_is_kept_only_when_whole():
     kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **identity)
     assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, COUNT)
     assert baseline_of(FILES[-1], BASE["holdout"], **identity).metric == "exact_match"
+    refusals = baseline_of(known(SAFETY), BASE["safety:refusals"], **identity)
+    refused = sum(item.numbers["refused"] for item in BASE["safety:refusals"].items)
+    assert (refusals.metric, refusals.value) == ("refusal_points", pytest.approx(100 * refused / COUNT))
     half = BASE["benchmark:mmlu"].model_copy(update={"items": BASE["benchmark:mmlu"].items[:50]})
     assert is_whole(FILES[0], BASE["benchmark:mmlu"])
     assert not is_whole(FILES[0], half)

@@ -1,6 +1,9 @@
+from hashlib import sha256
+
 import pytest
 
 from schemas.evaluation import (
+    BaselineRecorded,
     BenchmarkKind,
     CheckResult,
     EvalCheckCompleted,
@@ -11,7 +14,8 @@ from schemas.evaluation import (
 )
 from services.evaluator.decide import lifecycle
 from services.evaluator.gates.checks import CHECKS
-from services.evaluator.model import TRANSITIONS, EvaluationState
+from services.evaluator.model import TRANSITIONS, Baseline, EvaluationState
+from tests.builders import a_sha
 from tests.moves import moves_of
 from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artifact, an_evaluation
 
@@ -44,7 +48,7 @@ def test_either_order_of_artifact_and_version_starts_it_once(version_first):
         True,
     )
     again = lifecycle.begin(decision.evaluation, version)
-    assert (again.events, again.starts) == ((), False)
+    assert again == lifecycle.Decision(decision.evaluation)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +99,7 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
 def test_an_artifact_that_could_not_be_copied_gets_no_verdict():
     decision = lifecycle.abandon(an_evaluation(EvaluationState.WAITING), reason="corrupt")
     assert (decision.evaluation.state, decision.events) == (EvaluationState.ABANDONED, ())
+    assert decision.evaluation.reason == "corrupt"
     running = an_evaluation()
     assert lifecycle.abandon(running, reason="late").evaluation == running
 
@@ -108,6 +113,7 @@ def test_a_cancelled_job_ends_its_evaluation():
     )
     waiting = lifecycle.cancel(an_evaluation(EvaluationState.WAITING))
     assert (waiting.evaluation.state, waiting.events) == (EvaluationState.ABANDONED, ())
+    assert waiting.evaluation.reason == "the job was cancelled"
     over = an_evaluation(EvaluationState.PASSED)
     assert lifecycle.cancel(over) == lifecycle.Decision(over)
 
@@ -139,8 +145,50 @@ def test_a_renewed_artifact_names_what_is_registered_now():
         "added": new.digest,
     }
     assert artifact.suites == {"refusals": safety.digest}
+    assert artifact.suites == {"refusals": safety.digest}
 
 
 def test_a_suite_that_is_registered_no_more_is_still_asked_for():
     old = a_suite("lost")
     assert lifecycle.renewed(an_artifact(benchmarks=(old,)), ()).benchmarks == {"lost": old.digest}
+
+
+def test_the_same_request_always_has_the_same_id():
+    ids = [
+        lifecycle.evaluation_id(*identity)
+        for identity in (("job", "1"), ("job", "1"), ("job", "2"), ("job1",))
+    ]
+    assert ids[0] == ids[1] == "eval-" + sha256(b"job/1").hexdigest()[:24]
+    assert len(set(ids)) == 3
+
+
+def test_a_baseline_is_published_but_for_where_its_items_are():
+    numbers = {
+        "base_sha": a_sha("tiny"),
+        "harness_version": "1",
+        "template_sha256": a_sha("template"),
+        "suite_digest": a_sha("suite"),
+        "name": "stdlib",
+        "metric": "acc_points",
+        "value": 41.5,
+        "count": 120,
+    }
+    fact = lifecycle.recorded(Baseline(**numbers, key="baselines/1", sha256=a_sha("items")))
+    assert type(fact) is BaselineRecorded
+    assert {name: getattr(fact, name) for name in numbers} == numbers
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed", "inconclusive"])
+def test_an_end_carries_reason_evidence_and_whose_it_is(outcome):
+    reason = "" if outcome == "passed" else "x" * 1000
+    result = a_result(outcome, PASSED).model_copy(update={"reason": reason + "x"})
+    decision = lifecycle.end(an_evaluation(), result)
+    verdict = decision.events[-1]
+    assert verdict.evidence == result.evidence
+    assert (decision.evaluation.reason, decision.evaluation.checks) == (result.reason[:1000], result.checks)
+    assert getattr(verdict, "reason", result.reason[:1000]) == result.reason[:1000]
+    version = an_evaluation().version
+    for event in decision.events:
+        for name in ("tenant", "job_id", "model_id", "digest", "base_sha"):
+            assert getattr(event, name) == getattr(version, name)
+        assert event.number == an_evaluation().number

@@ -5,6 +5,7 @@ import pytest
 
 from schemas.evaluation import BenchmarkKind
 from schemas.gate import BenchmarkRule, GateSpec, HoldoutRule
+from schemas.specification import canonical_sha256
 from services.evaluator.decide.plan import (
     Harness,
     NotRegistered,
@@ -14,6 +15,7 @@ from services.evaluator.decide.plan import (
     result_key,
     suite_digest,
 )
+from services.evaluator.gates.checks import RULES_VERSION
 from services.evaluator.model import Baseline
 from services.evaluator.scoring.order import BenchmarkPart, HoldoutPart, Limits, SafetyPart, Side
 from tests.builders import a_sha
@@ -181,3 +183,40 @@ def test_the_harness_is_known_by_all_that_changes_its_numbers():
         assert f"{name} {version(name)}" in limits.harness_version
     assert "in float32" in limits.harness_version
     assert "in bfloat16" in others[0].harness_version
+
+
+def test_what_is_kept_is_found_again_under_the_same_digest():
+    """Under another name of a field all results, suites and baselines that are kept would be lost."""
+    file, version = a_file("x"), a_version(ARTIFACT)
+    assert suite_digest(file, None, 5, "answer", 3.1, a_file("train")) == canonical_sha256(
+        {
+            "file": file.sha256,
+            "kind": "benign",
+            "num_fewshot": 5,
+            "margin_points": 3.1,
+            "examples": a_file("train").sha256,
+        }
+    )
+    assert suite_digest(file, None, 0) == canonical_sha256(
+        {"file": file.sha256, "kind": "safety", "num_fewshot": 0}
+    )
+    rule = HoldoutRule(metric="regex", pattern="a", max_new_tokens=7)
+    assert holdout_digest(file, rule, is_judged=True) == canonical_sha256(
+        {"file": file.sha256, "is_judged": True, "metric": "regex", "pattern": "a", "max_new_tokens": 7}
+    )
+    kept_leaks = ARTIFACT.model_copy(update={"kept_leaks": {"mmlu": 1}})
+    assert result_key(kept_leaks, version, HARNESS, ("safety", "judge")) == canonical_sha256(
+        {
+            "digest": version.digest,
+            "base_sha": version.base_sha,
+            "template": version.template_sha256,
+            "holdout": a_file("holdout").sha256,
+            "gate": ARTIFACT.gate.model_dump(mode="json"),
+            "rules": RULES_VERSION,
+            "benchmarks": ARTIFACT.benchmarks,
+            "suites": ARTIFACT.suites,
+            "kept_leaks": {"mmlu": 1},
+            "harness": HARNESS.of(is_safety=True),
+            "required": ["judge", "safety"],
+        }
+    )

@@ -4,7 +4,8 @@ from typing import ClassVar
 import pytest
 
 from schemas.base import BundleRef, StartFrom
-from schemas.specification import DatasetFormat, LoraSpec, Method, Recipe, Tier
+from schemas.job import SubmitJob
+from schemas.specification import DatasetFormat, JobSpec, LoraSpec, Method, Recipe, Tier
 from schemas.training import StepMetrics, StepValidated
 from services.gateway.decide import (
     RESULTS_PURPOSE,
@@ -55,6 +56,46 @@ class TestJobCommand:
         command = submit(a_request(), tier=Tier.PREMIUM)
         assert (command.tenant, command.spec.tier, command.spec.base_sha) == ("acme", Tier.PREMIUM, SHA)
         assert command.spec.training_file == a_file().ref
+
+    def test_carries_all_that_a_request_may_name(self):
+        request = a_request(
+            validation_file="file-2",
+            suffix="mine",
+            metadata={"team": "a"},
+            retune={
+                "holdout_file": "file-3",
+                "resources": {"nodes": 2},
+                "gate": {"benchmarks": {"margin_points": 1.5}},
+                "auto_deploy": False,
+                "allow_ungated": True,
+                "alerts": {"plateau": "off"},
+                "recipe": {"num_epochs": 2},
+            },
+        )
+        files = {name: a_file(name) for name in ("file-1", "file-2", "file-3")}
+        command = submit(request, files=files, tier=Tier.PREMIUM)
+        assert command == SubmitJob(
+            job_id="ftjob-1",
+            tenant="acme",
+            dataset_id="ds-1",
+            spec=JobSpec(
+                base_model="tiny",
+                base_sha=SHA,
+                recipe=request.retune.recipe,
+                resources=request.retune.resources,
+                gate=request.retune.gate,
+                training_file=files["file-1"].ref,
+                validation_file=files["file-2"].ref,
+                holdout=files["file-3"].ref,
+                suffix="mine",
+                auto_deploy=False,
+                alerts=request.retune.alerts,
+                allow_ungated=True,
+                tier=Tier.PREMIUM,
+                metadata={"team": "a"},
+            ),
+        )
+        assert (command.spec.resources.nodes, command.spec.recipe.num_epochs) == (2, 2)
 
     def test_openais_dials_win_over_ours(self):
         command = submit(
@@ -203,6 +244,24 @@ class TestDatasetCommand:
         assert command.spec.safety_mix.file.file_id == "file-2"
         assert command.spec.holdout.file_id == "file-3"
         assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3"]
+
+    def test_the_files_of_a_request_are_those_of_all_stages(self):
+        stages = [
+            {
+                "training_file": f"{name}-training",
+                "validation_file": f"{name}-validation",
+                "safety_mix": {"file": f"{name}-mix", "share": 0.1},
+            }
+            for name in ("second", "third")
+        ]
+        request = a_request(
+            validation_file="file-2",
+            retune={"later_stages": stages, "safety_mix": {"file": "file-3", "share": 0.3}},
+        )
+        assert sorted(file_ids(request)) == sorted(
+            ["file-1", "file-2", "file-3"]
+            + [f"{name}-{of}" for name in ("second", "third") for of in ("training", "validation", "mix")]
+        )
 
     def test_conversations_are_refused_where_the_base_has_no_template(self):
         chat, pairs = a_file(), a_file(file_format=DatasetFormat.PROMPT_COMPLETION)

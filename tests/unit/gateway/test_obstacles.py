@@ -1,5 +1,7 @@
 """What is known at submit: refused where nothing later can help, warned of elsewhere, silent where nothing is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from schemas.node import PoolCapacityChanged
@@ -144,6 +146,10 @@ def test_a_request_is_refused_by_the_name_of_its_own_parameter():
     with pytest.raises(Refused, match="40 rows") as caught:
         refuse_final(obstacles(a_spec(holdout=HOLDOUT), Known(holdout_rows=40)))
     assert caught.value.param == "retune.holdout_file"
+    other = replace(obstacles(a_spec(holdout=HOLDOUT), Known(holdout_rows=40))[0], param="suffix")
+    with pytest.raises(Refused) as caught:
+        refuse_final([other])
+    assert caught.value.param == "retune.suffix"
     refuse_final(obstacles(a_spec(resources={"nodes": 9}), Known(pools=(a_pool(),))))
 
 

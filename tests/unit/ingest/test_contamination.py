@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.specification import DatasetPolicy
-from services.ingest.pipeline.contamination import Hit, best_hits, registered_source, row_grams
+from services.ingest.pipeline.contamination import (
+    Hit,
+    best_hits,
+    grams_of_text,
+    holdout_source,
+    registered_source,
+    row_grams,
+)
 from services.ingest.pipeline.duplicates import Kept, Match
 from services.ingest.pipeline.items import Item, item_of_row, items_of_rows
 from services.ingest.pipeline.lines import LineReader
@@ -70,6 +77,30 @@ class TestShare:
         best = hit(row or ["x"], item)
         share = len(grams(item) & grams([*row, "answer"])) / len(grams(item))
         assert (best.share if best else 0) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "sizes"),
+    [
+        (WORDS[:14], WORDS, [2]),
+        (WORDS[:13], [], [1]),
+        (WORDS[:12], OTHER[:1], [1, 1]),
+        (WORDS[:12], [], [1]),
+        (WORDS[:5], OTHER[:8], [1, 1]),
+        (WORDS[:5], OTHER[:7], [1]),
+        (WORDS[:5], OTHER, [1, 1]),
+        ([], OTHER, []),
+    ],
+)
+def test_a_text_is_found_by_its_grams_as_a_whole_or_where_its_answer_follows(asked, answer, sizes) -> None:
+    assert [len(grams) for grams in grams_of_text(" ".join(asked), " ".join(answer))] == sizes
+
+
+def test_a_row_of_the_holdout_is_evidence_however_often_it_is_there() -> None:
+    row = row_text(an_example("Why?", "So.").turns)
+    source = holdout_source("holdout", [(line, row) for line in range(1, 31)])
+    assert best_hits([row_grams(row)], source) == [Hit(1.0, 1)]
+    assert int((~source.is_shared).sum()) == 1
 
 
 class TestRegisteredRows:

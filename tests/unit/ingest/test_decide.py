@@ -8,10 +8,11 @@ import pytest
 from schemas.artifacts import DatasetCounts, DatasetFiles, files_of
 from schemas.base import FileRef
 from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
-from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
+from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix, canonical_sha256
 from schemas.topics import DATASET_EVENTS
 from services.ingest.decide import (
     IDS_OF_A_FACT,
+    PACKING,
     answer_of,
     deletions,
     on_delete,
@@ -121,35 +122,60 @@ class TestVersionId:
     @pytest.mark.parametrize(
         "changed",
         [
-            id_of(FULL, tenant="other"),
-            id_of(FULL, template="other"),
-            id_of(FULL, rules=2),
-            id_of(FULL, sources=()),
-            id_of(FULL, sources=(*SOURCES, a_source("more"))),
-            id_of(FULL, sources=(a_source(digest="newer"), SOURCES[1])),
-            id_of(FULL, sources=(a_source(), a_source("refusals", "newer", "suite"))),
-            *(
-                id_of(FULL.model_copy(update=change))
-                for change in (
-                    {"training_file": OTHER},
-                    {"validation_file": OTHER},
-                    {"validation_file": None},
-                    {"holdout": OTHER},
-                    {"holdout": None},
-                    {"safety_mix": SafetyMix(file=OTHER)},
-                    {"safety_mix": SafetyMix(file=a_file_ref("m"), share=0.2)},
-                    {"safety_mix": None},
-                    {"base_sha": a_sha("other base")},
-                    {"method": Method.SFT},
-                    {"policy": DatasetPolicy(max_seq_length=256)},
-                    {"policy": DatasetPolicy(truncation=True)},
-                    {"policy": DatasetPolicy(near_duplicate_similarity=0.8)},
-                )
-            ),
+            {"tenant": "other"},
+            {"template": "other"},
+            {"rules": 2},
+            {"sources": ()},
+            {"sources": (*SOURCES, a_source("more"))},
+            {"sources": (a_source(digest="newer"), SOURCES[1])},
+            {"sources": (a_source(), a_source("refusals", "newer", "suite"))},
         ],
     )
-    def test_changes_with_each_ingredient(self, changed: str) -> None:
-        assert changed != id_of(FULL)
+    def test_changes_with_each_ingredient(self, changed: dict[str, Any]) -> None:
+        assert id_of(FULL, **changed) != id_of(FULL)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"training_file": OTHER},
+            {"validation_file": OTHER},
+            {"validation_file": None},
+            {"holdout": OTHER},
+            {"holdout": None},
+            {"safety_mix": SafetyMix(file=OTHER)},
+            {"safety_mix": SafetyMix(file=a_file_ref("m"), share=0.2)},
+            {"safety_mix": None},
+            {"base_sha": a_sha("other base")},
+            {"method": Method.SFT},
+            {"policy": DatasetPolicy(max_seq_length=256)},
+            {"policy": DatasetPolicy(truncation=True)},
+            {"policy": DatasetPolicy(near_duplicate_similarity=0.8)},
+        ],
+    )
+    def test_changes_with_each_part_of_its_specification(self, changed: dict[str, Any]) -> None:
+        assert id_of(FULL.model_copy(update=changed)) != id_of(FULL)
+
+    def test_is_that_of_the_versions_that_are_kept(self) -> None:
+        """Under another name of a field every dataset would be validated again."""
+        mix = FULL.safety_mix
+        assert mix is not None
+        assert version_id(TENANT, FULL, a_sha("t"), SOURCES, answer_tokens=128, rules=1) == canonical_sha256(
+            {
+                "tenant": TENANT,
+                "training": FULL.training_file.sha256,
+                "validation": a_file_ref("v").sha256,
+                "holdout": a_file_ref("h").sha256,
+                "safety_mix": {"file": a_file_ref("m").sha256, "share": mix.share},
+                "base_sha": FULL.base_sha,
+                "template_sha256": a_sha("t"),
+                "policy": FULL.policy.model_dump(mode="json"),
+                "method": FULL.method,
+                "packing": PACKING,
+                "rules": 1,
+                "sources": sorted((each.kind, each.name, each.digest) for each in SOURCES),
+                "answer_tokens": 128,
+            }
+        )
 
     def test_is_the_same_for_the_same_bytes_under_other_names(self) -> None:
         renamed = FULL.training_file.model_copy(update={"file_id": "file-2", "filename": "again.jsonl"})
@@ -199,6 +225,7 @@ class TestOnSubmit:
         decision = submitted(a_command("ds-2"), a_version(state))
         assert decision.starts
         assert decision.version.state is VersionState.VALIDATING
+        assert (decision.version.ready, decision.version.rejection) == (None, None)
         assert [event.type for event in decision.events] == ["DatasetAccepted"]
 
     def test_a_version_on_its_way_out_is_not_given_away(self) -> None:

@@ -78,6 +78,20 @@ def test_files_that_make_no_model_are_refused(changes, reason):
         capabilities_of(**changes)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [
+        ([("BF16", 3), ("F32", 2), ("F32", 2)], "F32"),
+        ([("F32", 1), ("F32", 1), ("BF16", 3)], "BF16"),
+        ([("F16", 1)], "F16"),
+        ([], ""),
+    ],
+)
+def test_the_type_of_a_models_weights_is_that_of_most_values(sizes, dtype):
+    files = tuple(Tensor(f"w{number}", each, (2, rows)) for number, (each, rows) in enumerate(sizes))
+    assert capabilities(an_inspection(), files).weights_dtype == dtype
+
+
 def test_a_loss_form_is_kept():
     form = LossForm(scale=0.25, soft_cap=30.0)
     assert capabilities_of(loss=form).loss == form

@@ -393,3 +393,14 @@ def test_a_version_changes_its_stage_so_and_no_other_way():
     for stage in stages:
         with pytest.raises(IllegalTransition):
             a_version(stage=stage).to(Stage.ARCHIVED)
+
+
+def test_an_artifact_without_a_version_is_refused_with_the_reason():
+    artifact = an_artifact()
+    assert versions.refuse_artifact(artifact, reason="a file is missing") == PromotionRefused(
+        job_id=artifact.job_id,
+        tenant=artifact.tenant,
+        model_id=None,
+        code="artifact",
+        message="a file is missing",
+    )

@@ -9,6 +9,7 @@ from schemas.job import (
     CancelJob,
     JobCancelled,
     JobQueued,
+    JobStage,
     JobSubmitted,
     PauseJob,
     ResumeJob,
@@ -16,7 +17,7 @@ from schemas.job import (
     SubmitJob,
 )
 from schemas.lifecycle import TERMINAL, JobState
-from schemas.specification import DpoSpec, Method, Recipe
+from schemas.specification import DpoSpec, Method, Recipe, StageSpec
 from services.scheduler.decide import attempt, commands, ending
 from services.scheduler.decide.decision import View
 from services.scheduler.decide.ending import artifact_fields
@@ -57,6 +58,21 @@ class TestSubmit:
         (fact,) = decision.events
         assert isinstance(fact, JobSubmitted)
         assert (fact.dataset_id, fact.submitted_at, fact.retry_of) == ("ds-1", NOON, None)
+
+    def test_it_is_announced_with_all_that_was_asked_for(self):
+        later = StageSpec(recipe=Recipe(method="dpo"), training_file=a_file_ref("pairs.jsonl"))
+        spec = a_job_spec(later_stages=(later,))
+        (fact,) = submit(spec=spec, later_dataset_ids=("ds-2",), retry_of="ftjob-0").events
+        assert fact == JobSubmitted(
+            job_id="ftjob-1",
+            tenant="acme",
+            dataset_id="ds-1",
+            spec=spec,
+            submitted_at=NOON,
+            retry_of="ftjob-0",
+            later_dataset_ids=("ds-2",),
+            stage=JobStage(number=1, num_stages=2),
+        )
 
     def test_it_queues_at_once_on_a_dataset_that_is_ready(self):
         decision = submit(a_dataset())

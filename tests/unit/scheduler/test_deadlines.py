@@ -165,6 +165,13 @@ class TestQueueOfTheBackend:
         assert history.apply(first.payload).job.state is PROVISIONING
         assert self.fire(history, StartOverdue, number=1).job.state is STOPPING
 
+    def test_has_no_end_where_the_job_states_none(self):
+        history = History(a_job(QUEUED)).schedule()
+        history.apply(incoming.nodes_queued(attempt=history.job.attempt)).later(hours=5)
+        start_deadline = history.now + timedelta(minutes=5)
+        history.apply(incoming.nodes_provisioned(attempt=history.job.attempt, start_deadline=start_deadline))
+        assert (history.job.present.start_deadline, history.job.present.ends_by) == (start_deadline, None)
+
     def test_is_none_where_the_backend_starts_at_once(self):
         history = History(a_job(QUEUED)).schedule()
         before, timers = history.job.present, len(history.timers)

@@ -17,7 +17,7 @@ from services.scheduler.decide import positions
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.ledger import Ledger
-from services.scheduler.decide.positions import MAX_CHANGES, QueueEntry, changes, rounded
+from services.scheduler.decide.positions import FAR_BEHIND, MAX_CHANGES, QueueEntry, changes, rounded
 from services.scheduler.handlers import Handlers
 from tests.builders import NOON, a_booking, a_ledger, a_pool
 from tests.unit.scheduler.grants import grants
@@ -151,6 +151,8 @@ class TestReason:
         ledger = replace(a_ledger(a_pool(nodes=3, booked=1), acme=1), device_limits={"acme": 2})
         first, second = standing([waiting("a", minutes=1), waiting("b")], ledger)
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.QUOTA)
+        assert second.waiting_for.endswith("its tenant has 2 device(s) of 2 that it may have at once")
+        assert second.starts_at is None
         [full] = standing([waiting()], replace(ledger, device_limits={"acme": 1}))
         assert (full.position, full.reason) == (None, WaitReason.QUOTA)
         assert full.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
@@ -220,6 +222,9 @@ class TestEstimate:
         *_, last = standing(candidates, full())
         assert (last.position, last.reason) == (2_000, WaitReason.FAR_BEHIND)
         assert last.starts_at == NOON + 2_000 * HOUR
+        assert (last.candidate, last.waiting_for) == (candidates[-1], FAR_BEHIND)
+        *_, last = standing(candidates, full(), run_time=None)
+        assert (last.position, last.starts_at) == (2_000, None)
 
 
 async def test_a_long_queue_is_ordered_beside_the_loop_that_handles_messages(monkeypatch):

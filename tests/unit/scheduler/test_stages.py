@@ -20,9 +20,19 @@ from schemas.job import (
 from schemas.lifecycle import JobState
 from schemas.specification import CheckpointSpec, LoraSpec, Recipe, StageSpec
 from services.scheduler.decide import commands
+from services.scheduler.decide.admission import plan_of
 from services.scheduler.model import DatasetState
 from shared.errors import Refused
-from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_dataset_ref, a_file_ref, a_job_spec
+from tests.builders import (
+    NOON,
+    TENANT,
+    a_bundle,
+    a_dataset,
+    a_dataset_ref,
+    a_file_ref,
+    a_job_spec,
+    a_sha,
+)
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import VIEW, History
 
@@ -55,6 +65,14 @@ def in_second(**verdict):
     """The first stage is trained, and the second one waits for nodes."""
     history = submitted().schedule().apply(incoming.started(), incoming.written())
     return history.apply(incoming.verified(**verdict), incoming.completed(), incoming.released())
+
+
+def test_benchmarks_count_that_the_rows_of_all_stages_were_compared_with():
+    both, replaced, earlier = a_sha("both"), a_sha("replaced"), a_sha("earlier")
+    first = plan_of(SPEC, a_dataset(benchmarks={"both": both, "replaced": earlier, "first": both}))
+    second = a_dataset(benchmarks={"both": both, "replaced": replaced, "second": both})
+    assert plan_of(SPEC, second, first).benchmarks == {"both": both}
+    assert plan_of(SPEC, second).benchmarks == second.benchmarks
 
 
 class TestAdmission:

@@ -9,7 +9,7 @@ from schemas.base import CommandRefused
 from schemas.deployment import CandidateReady, LoadCandidate
 from services.serving_controller.decide import candidates, pools
 from services.serving_controller.decide.pools import Load, Policy, Unload
-from services.serving_controller.model import Candidate, Failure, Phase, is_candidate
+from services.serving_controller.model import Candidate, Failure, Phase, Servable, is_candidate
 from tests.unit.serving_controller.builders import (
     BASE_SHA,
     NOON,
@@ -44,6 +44,23 @@ def plan(replica_set, *replicas, **policy):
 def reconcile(candidate, *replicas, adapters=(), failures=None, max_adapters=8):
     replica_set = with_candidates(*adapters, waiting=(candidate,))
     return candidates.reconcile(candidate, replica_set, replicas, failures or {}, max_adapters=max_adapters)
+
+
+def test_what_was_asked_for_is_kept_whole():
+    assert candidates.on_asked(ASKED, command_id="c-1") == Candidate(
+        "eval-1",
+        Servable(
+            model_id="mv-1",
+            full_name="gate-eval-1",
+            kind="adapter",
+            digest=ONE.digest,
+            base_model="",
+            base_sha=BASE_SHA,
+            rank=8,
+        ),
+        UNTIL,
+        "c-1",
+    )
 
 
 class TestItsName:

@@ -224,7 +224,8 @@ class TestPlan:
     def test_ends_and_forgets_what_is_not_wanted(self):
         replica_set = a_replica_set(num_replicas=0)
         (end,) = plan(replica_set, a_replica())
-        assert end.reason == "not wanted any more"
+        assert end.reason == end.replica.reason == "not wanted any more"
+        assert (end.replica.failures, end.replica.not_before) == (0, NOON)
         assert plan(replica_set, end.replica) == (Forget(end.replica),)
 
     def test_never_loads_into_a_full_models_replica(self):

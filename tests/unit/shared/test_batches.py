@@ -9,6 +9,7 @@ from typing import Any
 
 import cramjam
 import pytest
+from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.structs import TopicPartition
@@ -141,6 +142,8 @@ def test_a_batch_of_another_version_is_passed():
     records = read(bytes(raw) + a_batch([{}], base_offset=1))
     assert [record.offset for record in records] == [0, 1]
     assert "expected a record batch of version 2" in detail_of(records[0])
+    first = records[0]
+    assert (first.timestamp, first.timestamp_type, first.key, first.headers) == (-1, 0, None, ())
 
 
 def test_endless_offsets_become_a_bounded_number_of_records():
@@ -206,3 +209,25 @@ def test_no_change_of_bytes_raises_or_loses_an_offset(codec: int):
         data = resealed(bytes(raw)) if number % 2 else bytes(raw)
         records = read(data)
         assert [record.offset for record in records] == list(range(20)), data.hex()
+
+
+def test_a_batch_is_read_as_the_client_reads_it_and_by_every_consumer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetcher, "MemoryRecords", None)
+    batches.patch_batch_reading()
+    assert fetcher.MemoryRecords is Batches
+    batch = Batches(a_batch([{"value": b"a"}, {"value": b"b"}])).next_batch()
+    assert [next(batch).value, next(batch).value] == [b"a", b"b"]
+    with pytest.raises(StopIteration):
+        next(batch)
+
+
+@pytest.mark.parametrize("size", [b"\x00", b"\x80\x00"], ids=["shortest", "padded"])
+def test_a_field_of_no_bytes_is_there(size: bytes):
+    assert batches._field(size + b"rest", 0, len(size) + 4) == (b"", len(size))
+    assert batches._field(b"\x01rest", 0, 5) == (None, 1)
+
+
+def test_a_batch_names_its_producer():
+    raw = bytearray(a_batch([{}]))
+    raw[43:51] = struct.pack(">q", 77)
+    assert Batches(resealed(bytes(raw))).next_batch().producer_id == 77

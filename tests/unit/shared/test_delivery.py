@@ -8,10 +8,18 @@ import pytest
 
 from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES, Envelope, to_headers
 from schemas.job import CancelJob
-from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TENANT_EVENTS
+from schemas.node import PreemptNode
+from schemas.topics import JOB_COMMANDS, JOB_EVENTS, NODE_COMMANDS, TENANT_EVENTS, tenant_commands
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
-from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
+from shared.messaging.delivery import (
+    MAX_VALUE_BYTES,
+    Delivery,
+    Unreadable,
+    read,
+    refusal_of,
+    require_obeyed,
+)
 from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
 from shared.messaging.unit import require_size
 from shared.messaging.waiting import headers_to_json, record_of
@@ -104,6 +112,18 @@ def test_a_refusal_repeats_no_more_than_a_sentence_of_what_was_sent():
 
 
 @pytest.mark.parametrize(
+    ("topic", "tenant"), [(JOB_COMMANDS, "acme"), (tenant_commands("other"), "other"), (NODE_COMMANDS, None)]
+)
+def test_a_refusal_names_the_parameter_and_whose_command_it_was(topic, tenant):
+    delivery = read(a_record())
+    if tenant is None:
+        delivery = replace(delivery, message=PreemptNode(node_id="node-1"))
+    refusal = refusal_of(replace(delivery, topic=topic), Refused("bad", "why", param="spec.x"))
+    assert (refusal.param, refusal.tenant, refusal.subject_id) == ("spec.x", tenant, "ftjob-1")
+    assert refusal_of(delivery, Refused("bad", "why", subject_id="ftjob-9")).subject_id == "ftjob-9"
+
+
+@pytest.mark.parametrize(
     ("topic", "limit"), [(JOB_COMMANDS, MAX_COMMAND_BYTES), (JOB_EVENTS, MAX_FACT_BYTES)]
 )
 def test_what_is_written_is_bounded_with_its_headers(topic, limit):
@@ -112,6 +132,62 @@ def test_what_is_written_is_bounded_with_its_headers(topic, limit):
         TooLarge, match=f"X on {topic.name}: found {limit + 1} bytes, expected at most {limit}"
     ):
         require_size(topic, "X", {"ab": "ä"}, b"x" * (limit - 3))
+
+
+UNREADABLE = {
+    "unknown_type": {"type": "NoSuchThing"},
+    "newer_version": {"version": 99},
+    "bad_payload": {"payload": ["no object"]},
+    "wrong_key": {"key": "ftjob-2", "payload": {"job_id": "ftjob-1", "tenant": "acme"}},
+}
+
+
+@pytest.mark.parametrize(("reason", "changed"), UNREADABLE.items(), ids=UNREADABLE)
+def test_what_is_parked_names_its_message(reason, changed):
+    result = read(a_record(sequence=7, **changed))
+    assert isinstance(result, Unreadable)
+    key = changed.get("key", "ftjob-1")
+    assert (result.reason, result.event_id, result.aggregate_id, result.sequence) == (reason, "c-1", key, 7)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "bad_json"),
+        (b"", "bad_json"),
+        (b"7", "bad_payload"),
+        (b"x" * (MAX_VALUE_BYTES + 1), "too_large"),
+    ],
+    ids=["no value", "no bytes", "no object", "too large"],
+)
+def test_a_fact_without_a_payload_names_its_message_too(value, reason):
+    fact = replace(a_record(sequence=7), topic=JOB_EVENTS.name)
+    envelope = replace(ENVELOPE, type="JobCancelled", sequence=7)
+    result = read(replace(fact, headers=tuple(to_headers(envelope)), value=value))
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.event_id, result.aggregate_id, result.sequence) == (
+        reason,
+        "c-1",
+        "ftjob-1",
+        7,
+    )
+
+
+def test_of_a_payload_that_is_not_as_declared_the_first_field_and_what_was_found_are_said():
+    result = read(a_record(payload={"job_id": "ftjob-1", "tenant": ["x" * 100], "reason": "user"}))
+    assert isinstance(result, Unreadable)
+    found = str(["x" * 100])[:80]
+    assert (result.reason, result.detail) == (
+        "bad_payload",
+        f"tenant: Input should be a valid string, found {found!r}",
+    )
+
+
+def test_a_fact_of_an_event_stream_needs_its_place_there():
+    envelope = replace(ENVELOPE, type="JobCancelled")
+    result = read(replace(a_record(), topic=JOB_EVENTS.name, headers=tuple(to_headers(envelope))))
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.event_id, result.sequence) == ("bad_envelope", "c-1", None)
 
 
 def test_a_batch_that_cannot_be_read_is_parked_as_such():

@@ -69,6 +69,14 @@ def test_one_level_more_than_the_rule_is_too_deep(opened):
         require_shallow(opened * (MAX_NESTING // levels + 1))
 
 
+@pytest.mark.parametrize("closed", ["[]" * 40, "{}" * 40, "[[{}]]" * 20])
+def test_levels_that_were_closed_count_no_more(closed):
+    for text in (closed + "[" * MAX_NESTING, "[" * (MAX_NESTING - 3) + closed + "[" * 3):
+        require_shallow(text)
+        with pytest.raises(TooDeep):
+            require_shallow(text + "[")
+
+
 @pytest.mark.parametrize("text", ["[" * 99, "{" * 99, '"' + "[" * 99, "\\" + "[" * 99, "]" * 99 + "["])
 def test_brackets_in_a_text_are_no_levels(text):
     assert shallow_json(json.dumps({"a": text, "b": [text]}).encode()) == {"a": text, "b": [text]}

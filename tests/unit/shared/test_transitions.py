@@ -14,18 +14,20 @@ class Light(StrEnum):
     BROKEN = "broken"
 
 
-LIGHTS = Transitions[Light](
-    {
-        Light.RED: frozenset({Light.GREEN, Light.BROKEN}),
-        Light.GREEN: frozenset({Light.RED}),
-        Light.BROKEN: frozenset(),
-    }
-)
+@pytest.fixture
+def lights() -> Transitions[Light]:
+    return Transitions(
+        {
+            Light.RED: frozenset({Light.GREEN, Light.BROKEN}),
+            Light.GREEN: frozenset({Light.RED}),
+            Light.BROKEN: frozenset(),
+        }
+    )
 
 
-def test_a_move_of_the_table_is_allowed():
-    assert LIGHTS.allows(Light.RED, Light.GREEN)
-    LIGHTS.require(Light.RED, Light.GREEN, what="light 1")
+def test_a_move_of_the_table_is_allowed(lights):
+    assert lights.allows(Light.RED, Light.GREEN)
+    lights.require(Light.RED, Light.GREEN, what="light 1")
 
 
 @pytest.mark.parametrize(
@@ -36,14 +38,14 @@ def test_a_move_of_the_table_is_allowed():
         (Light.BROKEN, Light.RED, "nothing"),
     ],
 )
-def test_another_is_refused_with_what_is_allowed(state, following, allowed):
+def test_another_is_refused_with_what_is_allowed(lights, state, following, allowed):
     with pytest.raises(IllegalTransition, match=f"^light 1: {state} -> {following}, allowed: {allowed}$"):
-        LIGHTS.require(state, following, what="light 1")
+        lights.require(state, following, what="light 1")
 
 
 def test_its_message_is_parked_and_not_tried_again():
     assert issubclass(IllegalTransition, Rejected)
 
 
-def test_states_that_nothing_follows_are_terminal():
-    assert LIGHTS.terminal == {Light.BROKEN}
+def test_states_that_nothing_follows_are_terminal(lights):
+    assert lights.terminal == {Light.BROKEN}

@@ -205,6 +205,58 @@ async def test_a_partition_that_is_lost_between_turns_is_not_asked_for():
     assert lost.topic not in {topic for topic, _ in taken}
 
 
+class Asked:
+    """A consumer that answers in order what is written here, and notes what it was asked for."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers = [*answers]
+        self.questions: list[tuple[Any, ...]] = []
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset({GOOD, BAD})
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> Any:
+        self.questions.append((partitions, timeout_ms, max_records))
+        return {None: self.answers.pop(0) if self.answers else []}
+
+
+def of(partition: TopicPartition) -> list[Any]:
+    return [Record(partition.topic, 0, 0, None, (), None)]
+
+
+@pytest.mark.parametrize(
+    ("max_records", "answers", "questions"),
+    [
+        (3, [], [((), 50, 1)]),
+        (1, [of(GOOD)], [((), 50, 1)]),
+        (2, [of(GOOD), of(GOOD)], [((), 50, 1), ((GOOD,), 0, 1)]),
+        (
+            3,
+            [of(GOOD), of(GOOD), of(BAD)],
+            [((), 50, 1), ((GOOD,), 0, 2), ((BAD,), 0, 1)],
+        ),
+        (
+            4,
+            [of(GOOD), of(GOOD)],
+            [((), 50, 1), ((GOOD,), 0, 3), ((BAD,), 0, 1), ((), 0, 1)],
+        ),
+    ],
+    ids=["nothing", "one", "two of one", "one of another", "no more"],
+)
+async def test_only_where_nothing_is_there_a_turn_waits(max_records, answers, questions):
+    consumer = Asked(*answers)
+    taken = await Turns(consumer).take(wait_ms=50, max_records=max_records)
+    assert (len(taken), consumer.questions) == (len(answers), questions)
+
+
+async def test_a_turn_that_is_still_due_comes_first_and_the_next_round_waits():
+    consumer = Asked(of(GOOD))
+    turns = Turns(consumer)
+    await turns.take(wait_ms=50, max_records=1)
+    await turns.take(wait_ms=50, max_records=1)
+    assert consumer.questions[1:] == [((BAD,), 0, 1), ((), 50, 1)]
+
+
 class Clock:
     """Seconds, which pass when a test says so."""
 
@@ -280,6 +332,15 @@ class TestATenantThatSendsMoreThanIsReadInADay:
         log.resume(BAD)  # as the client's state of a new assignment
         assert await self.offsets(turns, BAD) == []
         assert log.paused() == {BAD}
+
+    @pytest.mark.parametrize(("read", "paused"), [(A_DAY - 1, set()), (A_DAY, {BAD})])
+    async def test_is_paused_with_its_last_record_and_nobody_elses_pause_is_its(self, read, paused):
+        log = Log({BAD: b"", GOOD: b""})
+        limit = TenantLimit(self.A_DAY, clock=Clock())
+        log.pause(GOOD)
+        limit.count(of(BAD) * read)
+        limit.apply(log)
+        assert limit.paused == paused
 
     async def test_saves_what_it_does_not_use_for_a_day_at_most(self):
         log, clock = Log({BAD: a_batch([{}] * 10_000)}), Clock()

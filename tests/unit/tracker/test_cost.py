@@ -57,6 +57,11 @@ def test_a_node_that_is_still_held_is_charged_until_now():
     assert cost_of([a_node("3.60", seconds=None)], until=NOON + timedelta(seconds=10)) == Decimal("0.010000")
 
 
+def test_nodes_that_are_still_held_count_until_now():
+    nodes = [a_node("1", seconds=None), a_node("1", seconds=5)]
+    assert node_seconds(nodes, until=NOON + timedelta(seconds=10)) == 15
+
+
 def test_a_clock_that_went_back_never_pays_money_out():
     assert cost_of([a_node("1", seconds=-5)], until=NOON) == 0
     assert cost_of([], until=NOON) == 0

@@ -47,6 +47,7 @@ class TestWhoseClaimCounts:
 
     def test_an_attempt_that_got_no_nodes_drops_them(self):
         attempt = decide.on_provisioning_failed(an_attempt(nodes=1)).attempt
+        assert attempt.nodes == ()
         assert on_started(attempt, started()).dropped
         assert on_stopped(attempt, stopped()).dropped
 

@@ -67,11 +67,12 @@ def test_a_runner_is_known_by_its_start():
     decision = decide.on_claim(an_attempt(), Claim("e-1", started(1)), now=NOON, newest=1)
     assert decision == on_started(an_attempt(), started(1), report_id="e-1")
     runner = decision.attempt.runner(1)
-    assert (runner.node_id, runner.host, runner.port, runner.report_id) == (
+    assert (runner.node_id, runner.host, runner.port, runner.report_id, runner.seen_at) == (
         "node-1",
         "127.0.0.1",
         4001,
         "e-1",
+        NOON,
     )
 
 
@@ -128,6 +129,7 @@ class TestGangBarrier:
     def test_a_runner_that_starts_again_in_training_fails_the_attempt(self):
         decision = on_started(in_training(), started(1), report_id="again")
         assert only(decision, TrainingFailed).failure_class is FailureClass.INFRA
+        assert decision.dropped == "runner 1 started again after training began"
 
     def test_the_first_runner_arms_the_listening_timer(self):
         first = on_started(an_attempt(), started(0))
@@ -332,7 +334,8 @@ class TestEndOfAnAttempt:
 
     def test_a_newer_attempt_ends_an_open_one(self):
         assert types(decide.on_superseded(in_training())) == [TrainingFailed, TrainingStopped]
-        assert types(decide.on_superseded(in_training(state=AttemptState.CLOSED))) == []
+        closed = in_training(state=AttemptState.CLOSED)
+        assert decide.on_superseded(closed) == Decision(closed)
 
 
 class TestSilence:
@@ -365,6 +368,8 @@ class TestSilence:
 
     def test_before_its_time_listens_on(self):
         assert self.due(self.silent(29)).listen_until == NOON + SECOND
+        assert self.due(self.silent(30)).read_reports is Purpose.SILENCE
+        assert only(self.read(self.silent(30)), TrainingFailed).message == "no report from runner 1 for 30 s"
 
     def test_counts_from_our_own_start(self):
         started_at = NOON - 10 * SECOND

@@ -265,6 +265,25 @@ class TestNextMove:
     def test_of_a_running_child(self, stop_request, options, move):
         assert self.move(stop_request, **options) is move
 
+    def test_a_child_is_ended_the_margin_before_the_deadline(self):
+        deadline = asked().deadline
+        assert self.move(asked(), has_asked=True, at=deadline - 1.0) is Move.END_AT_DEADLINE
+        assert self.move(asked(), has_asked=True, at=deadline - 1.001) is Move.NONE
+
+    @pytest.mark.parametrize(
+        ("has_asked", "silent", "move"),
+        [
+            (False, 10.0, Move.ASK_TO_STOP),
+            (False, 10.1, Move.END_AS_HUNG),
+            (True, 30.0, Move.NONE),
+            (True, 30.1, Move.END_AS_HUNG),
+        ],
+    )
+    def test_a_child_that_was_asked_to_stop_has_the_time_of_a_save(self, has_asked, silent, move):
+        progress = Progress(moved_at=0.0, step=1, num_steps=9, has_stepped=True)
+        options = {"has_asked": has_asked, "margin": SECOND, "now": silent}
+        assert next_move(asked(seconds=60), progress, LIMITS, **options) is move
+
 
 def ended(outcome: Outcome, *, failure: FailureClass | None = None) -> Ended:
     return Ended(outcome=outcome, failure_class=failure, message="why", last_step=7)

@@ -1,0 +1,81 @@
+"""What is raised shows its number, the limit and both in words."""
+
+from math import exp
+
+import pytest
+
+from schemas.alert import AlertRule
+from services.tracker.decide import curve, machine
+from services.tracker.decide.reading import Reading
+from services.tracker.decide.signals import Signals
+from services.tracker.decide.validation import validation_rise
+from tests.unit.tracker.test_alerts import a_step
+from tests.unit.tracker.test_limits import FLAT, GIB, NOON, seconds
+
+
+def readings() -> dict[AlertRule, Reading | None]:
+    """Of each rule one that raises it."""
+    three = [True] * 3
+    step = a_step(1, time=NOON, loss=3.0, grad_norm=2000.0, tokens_per_second=100.0)
+    warm = {"losses": [*FLAT], "gradients": [*FLAT]}
+    high = Signals(losses=[0.0] * 48 + [1.0] * 16, num_steps=65, best=0.0, start=0.0, above=11)
+    slow = Signals(
+        losses=[*FLAT],
+        speeds=[100.0] * 15 + [90.0],
+        uses=[0.9] * 16,
+        usual_speed=1000.0,
+        slow_steps=7,
+        slow_since=NOON - seconds(30),
+    )
+    known = Signals(
+        validations={"valid_loss": [(1, 1.0), (2, 0.0), *((step, step / 1000) for step in range(3, 9))]}
+    )
+    return {
+        AlertRule.LOSS_SPIKE: curve.loss_spike(Signals(spikes=[*three], **warm), step),
+        AlertRule.GRADIENT_EXPLOSION: curve.gradient_explosion(Signals(explosions=[*three], **warm), step),
+        AlertRule.NOT_FINITE: curve.not_finite(Signals(overflows=[*three], **warm), step),
+        AlertRule.DIVERGENCE: curve.divergence(high),
+        AlertRule.PLATEAU: curve.plateau(
+            Signals(levels=[1.0] * 8 + [1.0 - place / 1000 for place in range(8)], start=1.0, rate=1.0),
+            share_done=None,
+        ),
+        AlertRule.MEMORY_LEAK: machine.memory_leak(
+            Signals(memory=[GIB + GIB * block // 10 for block in range(9)], num_steps=80)
+        ),
+        AlertRule.LOW_UTILIZATION: machine.low_utilization(slow, step),
+        AlertRule.VALIDATION_RISE: validation_rise(known, "valid_loss", 9, exp(0.1)),
+    }
+
+
+NUMBERS = {
+    AlertRule.LOSS_SPIKE: (3.0, 1.0, "loss 3, usually 1 in the 32 steps before"),
+    AlertRule.GRADIENT_EXPLOSION: (2000.0, 8.0, "gradient norm 2000, usually 1"),
+    AlertRule.NOT_FINITE: (2000.0, None, "gradient norm 2000, 2e+03 times its usual size"),
+    AlertRule.DIVERGENCE: (exp(1.0), 1.2, "loss 2.718 over 16 steps, at its best 1"),
+    AlertRule.PLATEAU: (0.008, 0.02, "loss 2.699 fell by 0.80% over 256 steps, to within 0.00%"),
+    AlertRule.MEMORY_LEAK: (
+        1.8 * GIB,
+        1.02 * GIB,
+        "peak of memory grew from 1.00 GiB to 1.80 GiB without a pause",
+    ),
+    AlertRule.LOW_UTILIZATION: (
+        100.0,
+        500.0,
+        "100 tokens per second, usually 1,000; devices in use 90% of the time",
+    ),
+    AlertRule.VALIDATION_RISE: (exp(0.1), exp(0.02), "validation loss 1.105, at its lowest 1"),
+}
+
+
+def test_what_is_raised_shows_the_number_its_limit_and_both_in_words():
+    shown = readings()
+    assert all(reading is not None and reading.is_wrong for reading in shown.values()), shown
+    assert {rule: reading.rule for rule, reading in shown.items()} == {rule: rule for rule in shown}
+    for rule, (value, limit, message) in NUMBERS.items():
+        reading = shown[rule]
+        expected = None if limit is None else pytest.approx(limit, rel=1e-6)
+        assert (reading.value, reading.limit, reading.message) == (
+            pytest.approx(value, rel=1e-6),
+            expected,
+            message,
+        )
