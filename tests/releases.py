@@ -1,8 +1,6 @@
 """The release before this one."""
 
 import subprocess
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -16,6 +14,5 @@ def unpack_previous(folder: Path, *paths: str) -> Path | None:
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         return None
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
+    subprocess.run(["tar", "--extract", f"--directory={folder}"], input=archive.stdout, check=True)
     return folder
