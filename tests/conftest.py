@@ -1,5 +1,8 @@
 """How several processes share the tests out, and how often those of the crash matrix come."""
 
+import logging
+from collections.abc import Generator
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -45,3 +48,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if times > 1 and metafunc.definition.get_closest_marker("crash_matrix"):
         metafunc.fixturenames.append("time")
         metafunc.parametrize("time", range(times))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Keep the level of all loggers: vLLM sets it when it is imported, and no warning would be seen any more."""
+    level = logging.root.level
+    try:
+        return (yield)
+    finally:
+        logging.root.setLevel(level)
