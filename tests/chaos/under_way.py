@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import asyncpg
+
 from deploy.local.stack import Stack
 from schemas.artifacts import files_digest
 from schemas.base import Delayed
@@ -29,6 +31,7 @@ from tests.chaos.rig import STAND_INS
 from tests.integration.attempts import Attempts
 from tests.integration.evaluator_world import World as Gates
 from tests.integration.evaluator_world import a_job, its_version
+from tests.integration.kernel.conftest import until
 from tests.integration.nodes import Nodes
 from tests.integration.registry_world import World as Registry
 from tests.integration.registry_world import a_base_directory, entry
@@ -133,11 +136,15 @@ class Import:
         assert known.base_sha == files_digest(tuple(entry(path, path.name) for path in paths))
 
 
+IS_KNOWN = "SELECT true FROM evaluator.model_version WHERE model_id = $1"
+
+
 @dataclass
 class Gate:
     """Of a version that its registry does not know, so that no copy precedes it."""
 
     gates: Gates
+    stack: Stack
     row = "evaluator.task JOIN evaluator.evaluation ON eval_id = key WHERE job_id = $1"
     job: JobEvaluating = field(
         default_factory=lambda: a_job(base_sha=DIGEST, template_sha256=DIGEST, suites=WITHOUT_A_MODEL)
@@ -151,8 +158,17 @@ class Gate:
         return f"gate of {self.subject}"
 
     async def begin(self) -> None:
+        """Its version first: the real registry refuses the artifact at once, which ends a gate that waits for one."""
+        version = its_version(self.job, DIGEST)
+        await self.gates.send("registry", version)
+        conn = await asyncpg.connect(self.stack.postgres_dsn("operator"))
+        try:
+            await until(
+                lambda: conn.fetchval(IS_KNOWN, version.model_id), "the evaluator to know the version"
+            )
+        finally:
+            await conn.close()
         await self.gates.send("scheduler", self.job)
-        await self.gates.send("registry", its_version(self.job, DIGEST))
 
     async def is_delayed(self) -> None:
         await self.gates.until(
@@ -244,7 +260,7 @@ class World:
         return Import(self.registry, self.hub)
 
     def gate(self) -> Gate:
-        return Gate(self.gates)
+        return Gate(self.gates, self.stack)
 
     async def run(self, *, steps: int, every: int, inputs_limit: timedelta) -> Run:
         env = {
