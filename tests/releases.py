@@ -14,5 +14,6 @@ def unpack_previous(folder: Path, *paths: str) -> Path | None:
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode != 0:
         return None
+    folder.mkdir(exist_ok=True)
     subprocess.run(["tar", "--extract", f"--directory={folder}"], input=archive.stdout, check=True)
     return folder
