@@ -19,7 +19,7 @@ class Tls(BaseSettings):
 
     ca_file: Path | None = None
     """PEM file of the certificate authorities that servers are verified with. With it every client of Kafka,
-    Postgres, S3 and replicas speaks TLS alone; without it Kafka and replicas are spoken to in plain text."""
+    Postgres, S3 and replicas speaks TLS alone; without it the connections to Kafka and replicas are in plain text."""
     cert_file: Path | None = None
     """PEM file of the certificate of this process's HTTP listener, followed by its chain. With it the listener speaks
     HTTPS alone."""

@@ -134,7 +134,7 @@ async def _require_budget(unit: Unit, tenant: str, limit: int | None) -> None:
         return
     heard_at, charged = await budgets.find_month(unit.conn, tenant, month=month_start(unit.now))
     if month_reached_at(limit, charged, heard_at, now=unit.now) is not None:
-        message = f"found {charged:.2f} US dollars of this month, and no room for more"
+        message = f"found {charged:.2f} US dollars charged this month, which leaves none for another attempt"
         raise QuotaExceeded("cost_per_month", message, limit=limit, again_in=next_month(unit.now) - unit.now)
 
 

@@ -176,10 +176,10 @@ def test_a_fact_without_a_payload_names_its_message_too(value, reason):
 def test_of_a_payload_that_is_not_as_declared_the_first_field_and_what_was_found_are_said():
     result = read(a_record(payload={"job_id": "ftjob-1", "tenant": ["x" * 100], "reason": "user"}))
     assert isinstance(result, Unreadable)
-    found = str(["x" * 100])[:80]
+    excerpt = str(["x" * 100])[:80]
     assert (result.reason, result.detail) == (
         "bad_payload",
-        f"tenant: Input should be a valid string, found {found!r}",
+        f"tenant: Input should be a valid string, found {excerpt!r}",
     )
 
 
