@@ -103,7 +103,7 @@ async def test_a_months_budget_refuses_new_jobs_and_holds_queued_ones(world, ten
     body = await body_of(world, tenant)
     answer = await world.ask("POST", "/fine_tuning/jobs", tenant=tenant, json=body)
     assert refused(answer) == (429, "quota_exceeded", "cost_per_month")
-    assert "found 9.00 US dollars of this month" in answer.json()["error"]["message"]
+    assert "found 9.00 US dollars charged this month" in answer.json()["error"]["message"]
     free = CostAccrued(
         **of_job, **of_attempt, attempt=2, cost="1", total="10", charged="0", charged_total="9"
     )
