@@ -1,5 +1,6 @@
 """How several processes share the tests out, and how often those of the crash matrix come."""
 
+import gc
 import logging
 from collections.abc import Generator
 
@@ -27,6 +28,17 @@ class ByFile(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
     return ByFile(config, log)
+
+
+def pytest_configure() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave all tests, and what they import, out of garbage collection: it would go through them again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,7 +15,7 @@ from tests.simulation.scenario import run
 from tests.simulation.world import World
 
 PROCESSES = 2
-MESSAGES = scaled(150_000, 500_000, 100_000_000) // PROCESSES
+MESSAGES = scaled(100_000, 500_000, 100_000_000) // PROCESSES
 SEEDS_OF_A_PROCESS = 100_000_000
 """More than any uses."""
 

@@ -16,7 +16,7 @@ from tests.simulation.scenario import run, runs
 from tests.simulation.test_simulation import PROCESSES, SEEDS_OF_A_PROCESS, traces
 from tests.simulation.violation import Violation
 
-MESSAGES = scaled(100_000, 200_000, 20_000_000) // PROCESSES
+MESSAGES = scaled(60_000, 200_000, 20_000_000) // PROCESSES
 BUDGET = 400_000
 """Messages of some 550 worlds. One in 90 shows that versions and evaluations have no lock."""
 FIRST_SEED = 120
