@@ -30,7 +30,7 @@ class Gang(Protocol):
     def devices_per_node(self) -> int: ...
 
 
-class Wanted(NamedTuple):
+class Requirements(NamedTuple):
     """What of a job's resources decides where it may be placed: equal ones have room in the same places."""
 
     nodes: int
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
     pool: str | None
 
 
-WANTED = attrgetter(*Wanted._fields)
+REQUIREMENTS = attrgetter(*Requirements._fields)
 
 
 class Offer(Gang, Protocol):
@@ -66,8 +66,8 @@ class Offer(Gang, Protocol):
     def is_removed(self) -> bool: ...
 
 
-def wanted(asked: Resources) -> Wanted:
-    return Wanted._make(WANTED(asked))
+def requirements(asked: Resources) -> Requirements:
+    return Requirements._make(REQUIREMENTS(asked))
 
 
 def needed_device(asked: Resources, pools: Iterable[Offer]) -> DeviceKind | None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
-from schemas.placement import Wanted, wanted
+from schemas.placement import Requirements, requirements
 from schemas.specification import Tier
 from services.scheduler.decide import queue
 from services.scheduler.decide.candidate import Candidate
@@ -37,7 +37,7 @@ class Kinds:
         stated = candidate.resources.max_run_seconds
         longest = stated and math.ceil(math.log2(stated))
         refused = candidate.job_id if candidate.no_capacity_at else ""
-        return candidate.tenant, candidate.tier, wanted(candidate.resources), longest, refused
+        return candidate.tenant, candidate.tier, requirements(candidate.resources), longest, refused
 
     def add(self, candidate: Candidate) -> None:
         insort(self._jobs[self.of(candidate)], (age(candidate), candidate), key=lambda each: each[0])
@@ -148,7 +148,7 @@ class Quotas:
 
     def starts(self, ledger: Ledger, now: datetime) -> Iterator[Start]:
         devices = sum(pool.devices for pool in ledger.pools)
-        full = set[tuple[Wanted, str]]()
+        full = set[tuple[Requirements, str]]()
         heads = [(self._rank(each, ledger, devices), each) for each in self._kinds.oldest()]
         heapq.heapify(heads)
         granted: list[Start] = []
@@ -172,10 +172,10 @@ class Quotas:
         return borrows, candidate.tier is not Tier.PREMIUM, age(candidate)
 
     def _with_room(
-        self, candidate: Candidate, ledger: Ledger, full: set[tuple[Wanted, str]], now: datetime
+        self, candidate: Candidate, ledger: Ledger, full: set[tuple[Requirements, str]], now: datetime
     ) -> Pool | None:
         """Devices only become fewer here: what was full for those who want the same stays so."""
-        asked = wanted(candidate.resources)
+        asked = requirements(candidate.resources)
         for name in suited(self._suited, candidate, ledger):
             if (asked, name) in full:
                 continue
@@ -190,7 +190,7 @@ class Quotas:
 def suited(known: dict[object, tuple[str, ...]], candidate: Candidate, ledger: Ledger) -> tuple[str, ...]:
     """Return the pools that could hold it, as the scheduler prefers them. While machines are away a pool may be too
     small for a moment; then it has no room."""
-    asked = wanted(candidate.resources)
+    asked = requirements(candidate.resources)
     if asked not in known:
         known[asked] = tuple(pool.name for pool in queue.suited_pools(candidate, ledger))
     return known[asked]

@@ -59,9 +59,9 @@ CASES = (
 
 
 def main() -> None:
-    wanted = [case for case in CASES if not sys.argv[1:] or case in sys.argv[1:]]
+    chosen = [case for case in CASES if not sys.argv[1:] or case in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
-        for case in wanted:
+        for case in chosen:
             figures = _run(case, Path(scratch))
             if "problem" in figures:
                 report.progress(f"{case}: {figures['problem']}")

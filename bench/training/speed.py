@@ -69,9 +69,9 @@ CASES = (
 
 
 def main() -> None:
-    wanted = [case for case in CASES if not sys.argv[1:] or str(case) in sys.argv[1:]]
+    chosen = [case for case in CASES if not sys.argv[1:] or str(case) in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as scratch:
-        for case in wanted:
+        for case in chosen:
             inputs = Path(scratch) / case.shape
             if not inputs.exists():
                 make(inputs, SHAPES[case.shape], seed=SEED)

@@ -20,14 +20,14 @@ from datetime import datetime, timedelta
 
 from schemas.placement import (
     CAPACITY_TYPES,
-    Wanted,
+    Requirements,
     demand,
     needed_device,
+    requirements,
     suits,
     taken,
     taken_per_node,
     takes,
-    wanted,
 )
 from schemas.specification import Tier
 from services.scheduler.decide.candidate import Candidate
@@ -77,7 +77,7 @@ class Round:
         self._ledger = ledger
         self._now = now
         self._takes_everyone = not any(pool.tenants for pool in ledger.pools)
-        self._wishes: dict[tuple[Wanted, str | None], _Wish] = {}
+        self._wishes: dict[tuple[Requirements, str | None], _Wish] = {}
         self._num_with_room = 0
         self._reserving: dict[str, Candidate] = {}
         """Pool -> who reserves devices of it. What is reserved is reckoned when somebody behind has room there."""
@@ -105,7 +105,7 @@ class Round:
         return None
 
     def _wish_of(self, candidate: Candidate) -> _Wish:
-        key = (wanted(candidate.resources), None if self._takes_everyone else candidate.tenant)
+        key = (requirements(candidate.resources), None if self._takes_everyone else candidate.tenant)
         if (wish := self._wishes.get(key)) is None:
             pools = suited_pools(candidate, self._ledger)
             roomy = [pool.name for pool in pools if pool.has_room(candidate)]
