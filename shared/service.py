@@ -4,7 +4,6 @@ The process is crash-only: an error that a loop cannot recover from ends it, and
 """
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -27,14 +26,14 @@ from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
 from shared.messaging.due import Due
 from shared.messaging.followers import Followers
+from shared.messaging.group_members import member_name, remove_former_members
 from shared.messaging.handlers import require_handlers
 from shared.messaging.held_messages import measure_held_messages
 from shared.messaging.kafka import (
-    TENANT_COMMANDS,
     KafkaFailed,
     kafka_broker,
     kafka_producer,
-    member_name,
+    kafka_subscriber,
     record_of_kafka,
 )
 from shared.messaging.kafka_health import (
@@ -340,6 +339,8 @@ class Service:
         await wait_until_available(self._kafka_answers)
         await self._require_topics()
         if self._listens:
+            admin = await self._lag.administrator()
+            await remove_former_members(admin, self.name, process=self._owner, joins_as=self._member)
             timing = self.settings.timing
             limit = timing.rebalance_timeout + timing.session_timeout
             await self.with_timeout(self._broker.start(), seconds=limit.total_seconds())
@@ -406,24 +407,16 @@ class Service:
         self.on_task(ReplayTask, work=commands.work, done=commands.done, failed=commands.failed)
 
     def _subscribe(self) -> None:
-        timing = self.settings.timing
-        names = sorted(self._handled.keys() - {OF_EVERY_TENANT})
-        options: dict[str, Any] = {
-            "group_id": self.name,
-            # A restarted process takes its partitions back at once, without a rebalance for the others.
-            "group_instance_id": member_name(self._owner, names),
-            "auto_offset_reset": "none",  # MissingOffsets goes to the first record, and reports what is gone
-            "session_timeout_ms": _milliseconds(timing.session_timeout),
-            "rebalance_timeout_ms": _milliseconds(timing.rebalance_timeout),
-            "heartbeat_interval_ms": _milliseconds(timing.heartbeat),
-            "max_partition_fetch_bytes": 2 * 1024 * 1024,
-            "isolation_level": "read_committed",
-        }
-        if OF_EVERY_TENANT in self._handled:
-            either = "|".join(re.escape(name) for name in names)
-            self._subscriber = self._broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
-        else:
-            self._subscriber = self._broker.subscriber(*names, **options)
+        topics = sorted(self._handled.keys() - {OF_EVERY_TENANT})
+        self._member = member_name(self._owner, topics)
+        self._subscriber = kafka_subscriber(
+            self._broker,
+            topics,
+            of_every_tenant=OF_EVERY_TENANT in self._handled,
+            group=self.name,
+            member=self._member,
+            timing=self.settings.timing,
+        )
 
     async def _consume(self) -> None:
         """Consume until stopped; any error ends the process, so that reading resumes at the committed offset."""
@@ -494,7 +487,3 @@ def _database(settings: ServiceSettings, *, application: str) -> Database:
         silence=settings.timing.postgres_silence,
         ca_file=settings.tls.ca_file,
     )
-
-
-def _milliseconds(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)

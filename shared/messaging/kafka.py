@@ -1,8 +1,9 @@
 """Clients of Kafka with the defaults that make them safe: SASL, idempotence, explicit offsets."""
 
-import hashlib
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from schemas.envelope import MAX_BATCH_BYTES
 from shared.messaging.aiokafka_patches import patch_closed_transports, patch_closing_over_tls
 from shared.messaging.batches import patch_batch_reading
 from shared.record import Record
-from shared.settings import ServiceSettings
+from shared.settings import ServiceSettings, Timing
 from shared.tls import client_context
 
 patch_batch_reading()
@@ -31,15 +32,6 @@ TENANT_COMMANDS = r"tenant\.[^.]+\.commands"
 """Pattern of the topics that tenants write commands to, one for each tenant."""
 
 
-def member_name(process: str, topics: Iterable[str]) -> str:
-    """Return the name by which Kafka knows a process in its group: another one where it listens to other topics.
-
-    A process that comes back under its name has the partitions that it had, whatever it asks for now: a new topic
-    would never be read.
-    """
-    return f"{process}-{hashlib.sha256(' '.join(sorted(topics)).encode()).hexdigest()[:8]}"
-
-
 def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
     """Return a broker for consumers alone; facts are published by the relay."""
     return KafkaBroker(
@@ -52,6 +44,39 @@ def kafka_broker(settings: ServiceSettings, *, client_id: str) -> KafkaBroker:
         metadata_max_age_ms=10_000,
         logger=None,
     )
+
+
+def kafka_subscriber(
+    broker: KafkaBroker,
+    topics: Sequence[str],
+    *,
+    of_every_tenant: bool,
+    group: str,
+    member: str,
+    timing: Timing,
+) -> Any:
+    """Return the subscriber of a process; with `of_every_tenant` it reads every tenant's commands too.
+
+    A process that comes back as the same member takes its partitions back at once, without a rebalance for others.
+    """
+    options: dict[str, Any] = {
+        "group_id": group,
+        "group_instance_id": member,
+        "auto_offset_reset": "none",  # MissingOffsets goes to the first record, and reports what is gone
+        "session_timeout_ms": _milliseconds(timing.session_timeout),
+        "rebalance_timeout_ms": _milliseconds(timing.rebalance_timeout),
+        "heartbeat_interval_ms": _milliseconds(timing.heartbeat),
+        "max_partition_fetch_bytes": 2 * 1024 * 1024,
+        "isolation_level": "read_committed",
+    }
+    if of_every_tenant:
+        either = "|".join(map(re.escape, topics))
+        return broker.subscriber(pattern=rf"^({either}|{TENANT_COMMANDS})$", **options)
+    return broker.subscriber(*topics, **options)
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return int(duration.total_seconds() * 1000)
 
 
 def kafka_producer(

@@ -116,8 +116,15 @@ class Lag:
 
     async def wrong_topics(self, topics: Iterable[Topic]) -> list[str]:
         """Return the problems of topics that are missing or unlike the contract, as far as this user may see them."""
-        self.ids.learn(await topic_ids(await self._administrator()), (), {})
+        self.ids.learn(await topic_ids(await self.administrator()), (), {})
         return list(differences(topics, await self._metadata()))
+
+    async def administrator(self) -> Any:
+        """Return an admin client with the rights of the service, which close() closes."""
+        async with self._connecting:
+            if self._admin is None:
+                self._admin = await self._started(AIOKafkaAdminClient, AIOKafkaAdminClient.close)
+        return self._admin
 
     async def close(self) -> None:
         if self._ends is not None:
@@ -145,7 +152,7 @@ class Lag:
     async def _positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where each partition is read next: at its first record if nothing valid or existing is committed."""
         first = await (await self._consumer()).beginning_offsets(partitions)
-        admin = await self._administrator()
+        admin = await self.administrator()
         committed: Committed = await admin.list_consumer_group_offsets(self._group)
         self.ids.learn(await topic_ids(admin), partitions, committed)
         return {
@@ -154,12 +161,6 @@ class Lag:
             else first[each]
             for each in partitions
         }
-
-    async def _administrator(self) -> Any:
-        async with self._connecting:
-            if self._admin is None:
-                self._admin = await self._started(AIOKafkaAdminClient, AIOKafkaAdminClient.close)
-        return self._admin
 
     async def _started(
         self, kind: Callable[..., Any], ending: Callable[[Any], Awaitable[None]], **options: Any

@@ -3,8 +3,12 @@
 import asyncio
 from collections import defaultdict
 from typing import Any
+from uuid import uuid4
 
 from deploy.local.stack import Stack
+from schemas.envelope import Envelope, to_headers
+from schemas.training import StepsRecorded
+from shared.clock import utc_now
 from tests.integration.kernel.conftest import NODE_EVENTS, Writer
 
 
@@ -42,3 +46,21 @@ class Source(Writer):
 
 def id_of(record: dict[str, Any]) -> str:
     return dict(record["headers"])["ce_id"].decode()
+
+
+def a_batch(job_id: str) -> dict[str, Any]:
+    """A record of run.metrics, whose messages have no numbers."""
+    message = StepsRecorded(job_id=job_id, tenant="acme", attempt=1, steps=())
+    envelope = Envelope(
+        id=uuid4().hex,
+        type=message.type,
+        version=message.version,
+        source="/retune/runner",
+        time=utc_now(),
+        key=message.key,
+    )
+    return {
+        "key": job_id.encode(),
+        "value": message.model_dump_json().encode(),
+        "headers": to_headers(envelope),
+    }

@@ -9,13 +9,10 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.envelope import Envelope, to_headers
-from schemas.training import StepsRecorded
-from shared.clock import utc_now
 from tests.chaos import pipeline
 from tests.chaos.groups import remove_members
 from tests.chaos.scale import note, scaled, seed
-from tests.chaos.source import Source, id_of
+from tests.chaos.source import Source, a_batch, id_of
 from tests.integration.kernel.conftest import new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
@@ -58,24 +55,6 @@ def shuffled(records: list[Any], random: Random, *, keep_order: bool) -> list[An
         for copy in range(deliveries(random))
     ]
     return [record for _, record in sorted(in_order, key=lambda each: each[0])]
-
-
-def a_batch(job_id: str) -> dict[str, Any]:
-    """A record of run.metrics, whose messages have no numbers."""
-    message = StepsRecorded(job_id=job_id, tenant="acme", attempt=1, steps=())
-    envelope = Envelope(
-        id=uuid4().hex,
-        type=message.type,
-        version=message.version,
-        source="/retune/runner",
-        time=utc_now(),
-        key=message.key,
-    )
-    return {
-        "key": job_id.encode(),
-        "value": message.model_dump_json().encode(),
-        "headers": to_headers(envelope),
-    }
 
 
 async def test_every_message_that_comes_again_and_again_has_one_effect(
