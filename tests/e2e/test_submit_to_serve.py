@@ -153,7 +153,7 @@ async def test_two_stages_are_one_job_and_a_killed_one_ends_in_the_same_bytes(pl
     """Answers, then preferences. The second stage is killed on its way, and trains what a job of its own does that
     starts from the model which the first one is the same as."""
     pairs = await platform.upload("stage-pairs", material.preference_rows(material.THINGS[:150]))
-    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 6, "batch_size": 2}
+    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 12, "batch_size": 2}
     preferring |= {"checkpoint": {"every_steps": 20, "every_seconds": 3600}}
     stage = {"recipe": preferring, "training_file": pairs, "policy": material.POLICY}
     job_id = await platform.submit(suffix="stages", later_stages=[stage])
