@@ -29,7 +29,7 @@ HISTORY = (ROOT / "CHANGELOG.md", *(ROOT / "docs/decisions").glob("*.md"))
 """Pages that may name commands as they were."""
 PRESENT = [page for page in PAGES if page not in HISTORY]
 CODE_SPAN = re.compile(r"`[^`\n]+`")
-LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"""(?:\[[^\]]*\]\(|<img src=")([^)\s"]+)[)"]""")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 MAKE = re.compile(r"(?:^|[\s`])make ((?:[a-z]+)(?: [A-Z]+=\S+)*)")
 RETUNE = re.compile(r"(?:^|[\s`])(?:\.venv/bin/)?retune ((?:--json )?[a-z][^`\n#|]*)")
