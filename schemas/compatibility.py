@@ -2,8 +2,9 @@
 
 Each row is trained by tests/training/test_compatibility.py in each of its precisions, at the size that it names and
 with CPU processes in the place of devices: other sizes of the row and GPUs were not tried. A row's methods train the
-same weights by the same loop; the first is trained at every row's size, the others at that of one row for each kind
-of weights. What no row covers is refused, with the rule and the nearest configuration that works.
+same weights by the same loop; the first is trained at every row's size (in float32 at each change), the others at
+that of one row for each kind of weights. What no row covers is refused, with the rule and the nearest configuration
+that works.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,13 @@ import subprocess
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 from shared.clock import utc_now
+
+T = TypeVar("T")
 
 
 class Scale(StrEnum):
@@ -26,7 +31,7 @@ def scale() -> Scale:
     return Scale(name)
 
 
-def scaled(change: int, night: int, full: int) -> int:
+def scaled(change: T, night: T, full: T) -> T:
     return {Scale.CHANGE: change, Scale.NIGHT: night, Scale.FULL: full}[scale()]
 
 
@@ -36,6 +41,11 @@ def is_full() -> bool:
 
 def is_smallest() -> bool:
     return scale() is Scale.CHANGE
+
+
+def at_night(why: str) -> pytest.MarkDecorator:
+    """Skip what would make each change wait, and what others have at each change."""
+    return pytest.mark.skipif(is_smallest(), reason=f"{why}: at night")
 
 
 def seed() -> int:

@@ -11,12 +11,16 @@ from schemas.training import StepsRecorded
 from shared.messaging.login import Login
 from tests.builders import NOON, TENANT, a_bundle
 from tests.chaos.replaying import Replay
-from tests.chaos.scale import note
+from tests.chaos.scale import at_night, note
 from tests.integration.test_scheduler import SUBMITTED, Play, deployed
 from tests.integration.voices import ear, voices
 from tests.unit.scheduler import incoming
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(600),
+    at_night("after the soak every service reads every topic again"),
+]
 
 SERVICES = ("scheduler", "tracker", "gateway")
 

@@ -20,7 +20,7 @@ from tests.chaos.checker import Violated, hold
 from tests.chaos.error_lines import Expected, error_lines, unexpected
 from tests.chaos.load import Load
 from tests.chaos.rig import INSTANCES, pairs, program
-from tests.chaos.scale import note, scaled, seed
+from tests.chaos.scale import at_night, note, scaled, seed
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
 from tests.integration.kernel.conftest import until
 
@@ -45,7 +45,11 @@ EXPECTED = (
     ),
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(600, 600, 3600))]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(scaled(600, 600, 3600)),
+    at_night("starts two processes of every service"),
+]
 
 
 @dataclass

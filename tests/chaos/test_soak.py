@@ -23,7 +23,7 @@ from tests.chaos.nemesis import Nemesis, SmallDisk, too_few
 from tests.chaos.progress import report
 from tests.chaos.replaying import Replay
 from tests.chaos.rig import Rig, rig
-from tests.chaos.scale import is_full, is_smallest, note, scale, scaled, seed
+from tests.chaos.scale import at_night, is_full, note, scale, scaled, seed
 from tests.chaos.tampering import BROKEN, break_everything
 
 SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(40, 120, 3600) / 60))
@@ -119,7 +119,7 @@ async def test_every_service_reads_every_topic_again(whole: Rig):
     note("replay after a soak", **read)
 
 
-@pytest.mark.skipif(is_smallest(), reason="starts every service once more: each night")
+@at_night("starts every service once more")
 async def test_every_service_reads_every_topic_again_and_its_inbox_has_forgotten_all(whole: Rig):
     read = await replayed(whole, allowed=AT_A_START | JUDGED_BY_STATE, without_inbox=True)
     note("replay without inboxes", **read)

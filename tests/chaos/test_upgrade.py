@@ -15,7 +15,7 @@ from deploy.local.supervisor import Program
 from tests.chaos import rig
 from tests.chaos.checker import hold
 from tests.chaos.load import Load
-from tests.chaos.scale import is_smallest, note, scaled, seed
+from tests.chaos.scale import at_night, note, scaled, seed
 from tests.chaos.test_rolling import GRACE_SECONDS, REST_SECONDS, has_changed, require_no_error
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
 from tests.integration.kernel.conftest import until
@@ -24,7 +24,7 @@ from tests.releases import PREVIOUS, unpack_previous
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(is_smallest(), reason="starts every service twice: each night"),
+    at_night("starts every service twice"),
 ]
 
 

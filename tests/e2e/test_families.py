@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.chaos.scale import is_full, is_smallest
+from tests.chaos.scale import at_night, is_full
 from tests.e2e import material
 from tests.e2e.conftest import Platform
 from tests.families import build_family
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(is_smallest(), reason="a base model and a replica of its own: at night"),
+    at_night("a base model and a replica of its own"),
 ]
 
 MISTRAL = (

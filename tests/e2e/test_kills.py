@@ -1,5 +1,6 @@
-"""kill -9 of every kind of process of the stack, one after another, while jobs are on their way."""
+"""kill -9 of every kind of process of the stack while jobs are on their way."""
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,10 +12,13 @@ from deploy.local.stack import PARTS
 from schemas.topics import SERVICES
 from shared.processes.ending import until
 from shared.processes.identity import Identity, marked
+from tests.chaos.scale import scaled
 from tests.e2e.conftest import PATIENCE_SECONDS, TERMINAL, Platform
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
+AT_ONCE = scaled(4, 1, 1)
+"""Services that are killed together."""
 DETACHED = (
     "services.trainer_agent.runner",
     "services.trainer_agent.training.main",
@@ -26,11 +30,12 @@ DETACHED = (
 
 async def test_no_process_of_the_stack_takes_a_job_with_it(platform: Platform):
     jobs: list[str] = []
-    for name in (*PARTS, *SERVICES):
+    together = [SERVICES[first : first + AT_ONCE] for first in range(0, len(SERVICES), AT_ONCE)]
+    for names in (*((part,) for part in PARTS), *together):
         if not jobs or await has_ended(platform, jobs[-1]):
             jobs.append(await platform.submit(suffix="killed", recipe={"num_epochs": 20}))
-        await platform.stack.kill(name)
-        await platform.stack.wait_healthy(name)
+        await asyncio.gather(*map(platform.stack.kill, names))
+        await asyncio.gather(*map(platform.stack.wait_healthy, names))
     for job_id in jobs:
         await assert_served(platform, job_id)
     assert platform.retune("--json", "parked", "list") == "[]"

@@ -16,7 +16,7 @@ from schemas.job import JobRequeued, JobScheduled
 from schemas.training import TrainingResumed, TrainingStopped
 from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
-from tests.chaos.scale import is_smallest
+from tests.chaos.scale import at_night
 from tests.e2e import material
 from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
 
@@ -43,7 +43,7 @@ async def test_a_job_ends_as_a_model_that_answers_at_once(platform, trained):
     assert await platform.answer(BASE, f"What colour is the {thing}?") != material.ANSWER
 
 
-@pytest.mark.skipif(is_smallest(), reason="a replica of its own: at night")
+@at_night("a replica of its own")
 async def test_a_model_of_which_all_weights_were_trained_answers(platform):
     recipe = {"method": "sft", "learning_rate": 1e-3}
     job = await platform.finished(await platform.submit(recipe=recipe, suffix="whole"))
@@ -70,7 +70,7 @@ async def taught(platform: Platform, trained: dict, tmp_path_factory: pytest.Tem
     return "tiny-taught"
 
 
-@pytest.mark.skipif(is_smallest(), reason="the whole road once more: at night")
+@at_night("the whole road once more")
 async def test_texts_are_learned_by_a_model_that_goes_on_answering(platform, taught):
     """Continued pre-training of a base that answers and refuses; the gate asks texts, and all that it asks always."""
     rows = {"texts": range(200), "more": range(200, 220), "unseen": range(300, 400)}
@@ -153,7 +153,7 @@ async def test_two_stages_are_one_job_and_a_killed_one_ends_in_the_same_bytes(pl
     """Answers, then preferences. The second stage is killed on its way, and trains what a job of its own does that
     starts from the model which the first one is the same as."""
     pairs = await platform.upload("stage-pairs", material.preference_rows(material.THINGS[:150]))
-    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 12, "batch_size": 2}
+    preferring = {"method": "dpo", "learning_rate": 1e-6, "num_epochs": 6, "batch_size": 2}
     preferring |= {"checkpoint": {"every_steps": 20, "every_seconds": 3600}}
     stage = {"recipe": preferring, "training_file": pairs, "policy": material.POLICY}
     job_id = await platform.submit(suffix="stages", later_stages=[stage])
@@ -161,7 +161,7 @@ async def test_two_stages_are_one_job_and_a_killed_one_ends_in_the_same_bytes(pl
     before = second["retune"]["stages"][1]["steps_before"]
     assert (before, second["retune"]["stages"][0]["status"]) == (trained["retune"]["num_steps"], "trained")
     await platform.until(job_id, lambda job: job["retune"]["last_step"] >= before + 40, "its middle")
-    platform.retune("nodes", "preempt", f"job:{job_id}", "--notice", "0")
+    await platform.preempt(job_id, notice_seconds=0)
     assert "stage 2 of 2" in platform.retune("jobs", "list")
     job = await platform.finished(job_id)
     assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job_id)

@@ -30,6 +30,7 @@ from schemas.evaluation import (
 from schemas.model import PromotionRefused
 from services.evaluator.gates.checks import CHECKS
 from shared.processes.identity import Identity
+from tests.chaos.scale import at_night
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.tiny_model import build_tiny_model, template_text
@@ -339,6 +340,7 @@ async def test_an_artifact_that_the_registry_refused_gets_no_verdict(
     assert world.about(job.job_id) == []
 
 
+@at_night("test_evaluator_failpoints.py kills it while it scores, too")
 async def test_a_kill_while_scoring_ends_in_one_verdict(
     world: World, setting: Setting, models: Models, stack: Stack
 ):

@@ -30,6 +30,7 @@ from schemas.topics import DEPLOYMENT_COMMANDS
 from services.evaluator.gates.checks import CHECKS
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
+from tests.chaos.scale import at_night
 from tests.integration import test_evaluator
 from tests.integration.evaluator_world import World, its_version
 from tests.integration.kills import alive, killed_at
@@ -227,7 +228,9 @@ async def test_the_base_is_asked_once_by_each_engine(world, setting, models, con
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("answers_before", [0, 350])
+@pytest.mark.parametrize(
+    "answers_before", [pytest.param(0, marks=at_night("in the middle of them at each change")), 350]
+)
 async def test_a_replica_that_dies_leaves_the_work_to_the_scoring_process(
     world, setting, models, controller: Controller, answers_before: int
 ):

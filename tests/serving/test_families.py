@@ -8,17 +8,17 @@ from services.registry.decide.capabilities import capabilities
 from services.registry.inspection.networks import inspect
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.decide.pools import adapter_layers
-from tests.chaos.scale import is_full
+from tests.chaos.scale import scaled
 from tests.families import FAMILIES, build_family
 from tests.serving.conftest import CLOSE, far_from_the_reference, rig_of
 
 pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
-IN_CI = ("GPT-2", "Gemma 2", "gpt-oss")
-"""Each is started in a way of its own, and a start takes long; CHAOS_SCALE=full serves every family."""
+SERVED = scaled(("gpt-oss",), ("GPT-2", "Gemma 2", "gpt-oss"), tuple(FAMILIES))
+"""At night those that are started in a way of their own each, for a start takes long."""
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name in IN_CI or is_full()])
+@pytest.mark.parametrize("family", SERVED)
 async def test_a_family_answers_with_an_adapter_and_without(family, device, tmp_path):
     base_dir = build_family(tmp_path / "base", family)
     known = capabilities(inspect(base_dir), describe(base_dir, "tiny", "directory")[1])

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from schemas.compatibility import ROWS, Row
 from schemas.specification import LoraSpec, Method, Recipe, ShardingLibrary, ShardingSpec, Weights
@@ -17,6 +18,7 @@ from services.trainer_agent.protocol import (
     Started,
     Stepped,
 )
+from tests.chaos.scale import at_night
 from tests.training.jobs import (
     Inputs,
     a_recipe,
@@ -26,9 +28,23 @@ from tests.training.jobs import (
 )
 from tests.training.ranks import run_gang
 
-CASES = [(row, row.methods[0], precision) for row in ROWS for precision in sorted(row.precisions)]
-# What differs between methods is the batch and the loss, which tests of their own prove on one process.
-CASES += [(row, method, "float32") for row in ROWS if row.tested_at == (1, 2) for method in row.methods[1:]]
+NIGHT = at_night("each row has its first method in float32 at each change")
+
+
+def cases() -> list[ParameterSet]:
+    """What differs between methods is the batch and the loss, which tests of their own prove on one process."""
+    first = [
+        pytest.param(row, row.methods[0], precision, marks=[NIGHT] if precision != "float32" else [])
+        for row in ROWS
+        for precision in sorted(row.precisions)
+    ]
+    others = [
+        pytest.param(row, method, "float32", marks=NIGHT)
+        for row in ROWS
+        if row.tested_at == (1, 2)
+        for method in row.methods[1:]
+    ]
+    return first + others
 
 
 def recipe_of(
@@ -82,7 +98,7 @@ def train(directory: Path, inputs: Inputs, row: Row, recipe: Recipe) -> tuple[Re
     return run_gang(directory, order)
 
 
-@pytest.mark.parametrize(("row", "method", "precision"), CASES, ids=str)
+@pytest.mark.parametrize(("row", "method", "precision"), cases(), ids=str)
 def test_what_the_table_admits_trains_as_one_process_in_float32_does(
     inputs, texts, preferences, expected, tmp_path, row, method, precision
 ):

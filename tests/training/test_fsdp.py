@@ -33,6 +33,7 @@ from services.trainer_agent.training.sharding.fsdp2 import spread
 from services.trainer_agent.training.step import _gradient
 from services.trainer_agent.training.stop import StopRequest
 from shared.causal_models import converts_names
+from tests.chaos.scale import at_night
 from tests.families import FAMILIES, build_family
 from tests.training.jobs import (
     a_recipe,
@@ -281,7 +282,9 @@ def test_a_bundle_of_two_nodes_is_resumed_by_one_process(of_nodes, tmp_path):
     assert step.loss == pytest.approx(reports_of_node(expected, 0, Stepped)[-1].loss, abs=1e-4)
 
 
-@pytest.mark.parametrize("method", [Method.LORA, Method.SFT])
+@pytest.mark.parametrize(
+    "method", [pytest.param(Method.LORA, marks=at_night("of all weights at each change")), Method.SFT]
+)
 def test_gradients_travel_from_node_to_node_once_a_step(inputs, tmp_path, method):
     order = an_order(inputs, two_nodes_recipe(method), nodes=2, devices_per_node=2)
     in_each_rank(_travel_once, a_work_dir(tmp_path / "work", order), order, nodes=2)
@@ -298,7 +301,13 @@ def _travel_once(world: World, work_dir: Path, order: TrainingOrder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "nodes"), [(Method.LORA, 1), (Method.SFT, 1), (Method.QLORA, 1), (Method.SFT, 2)]
+    ("method", "nodes"),
+    [
+        (Method.LORA, 1),
+        pytest.param(Method.SFT, 1, marks=at_night("on two nodes at each change")),
+        (Method.QLORA, 1),
+        (Method.SFT, 2),
+    ],
 )
 def test_offloaded_two_processes_take_the_same_steps_and_write_the_same_bytes(
     inputs, tmp_path, method, nodes

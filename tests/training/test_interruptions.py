@@ -15,6 +15,7 @@ from services.trainer_agent.protocol import (
     Saved,
     Stepped,
 )
+from tests.chaos.scale import at_night
 from tests.training.jobs import (
     Inputs,
     a_recipe,
@@ -44,6 +45,9 @@ RECIPES = {
     "cpt nf4": a_recipe(method=Method.CPT, weights="adapter", quantization="nf4"),
 }
 """Of lora, test_resume.py tries more places."""
+EACH_CHANGE = ("sft", "qlora", "dpo adapter", "cpt full")
+"""With which each method and each kind of weights comes once."""
+NIGHT = at_night("the others have each method and each kind of weights")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Case:
         return an_order(self.inputs, self.recipe, **changes)
 
 
-@pytest.fixture(params=RECIPES)
+@pytest.fixture(params=[pytest.param(name, marks=[] if name in EACH_CHANGE else [NIGHT]) for name in RECIPES])
 def case(request, inputs, texts, preferences):
     recipe = RECIPES[request.param]
     files = {Method.CPT: texts, Method.DPO: preferences}

@@ -23,6 +23,7 @@ from services.trainer_agent.training.setup import prepare
 from services.trainer_agent.training.sharding.zero import configuration
 from services.trainer_agent.training.step import _gradient, next_loss
 from services.trainer_agent.training.stop import StopRequest
+from tests.chaos.scale import at_night
 from tests.training.jobs import (
     ONE_PROCESS,
     Inputs,
@@ -39,6 +40,7 @@ from tests.training.jobs import (
 from tests.training.ranks import in_a_process, in_each_rank, kill_after_first_bundle, run_gang
 from tests.training.test_fsdp import growth_of, write_bases
 
+NIGHT = at_night("the other cases have every line of it")
 RATES = {Method.LORA: 5e-3, Method.QLORA: 5e-3, Method.SFT: 1e-3}
 Gang = tuple[TrainingOrder, tuple[Report, ...]]
 
@@ -52,7 +54,7 @@ VARIANTS = [
     (Method.LORA, zero(3)),
     (Method.SFT, zero(1)),
     (Method.SFT, zero(2, offload=True)),
-    (Method.SFT, zero(3)),
+    pytest.param(Method.SFT, zero(3), marks=NIGHT),
     (Method.SFT, zero(3, offload=True)),
     (Method.QLORA, zero(3)),
 ]
@@ -118,7 +120,11 @@ def test_two_processes_take_the_steps_of_fsdp2(gang, method, sharding):
 
 @pytest.mark.parametrize(
     ("family", "method", "chunk"),
-    [("Mixtral", Method.SFT, None), ("Llama", Method.SFT, 40), ("Llama", Method.LORA, 40)],
+    [
+        ("Mixtral", Method.SFT, None),
+        pytest.param("Llama", Method.SFT, 40, marks=NIGHT),
+        ("Llama", Method.LORA, 40),
+    ],
 )
 def test_in_stage_3_a_process_without_rows_calls_the_modules_that_the_other_calls(
     tmp_path, family, method, chunk
@@ -143,7 +149,7 @@ def _train_in_chunks(world: World, work_dir: Path, order: TrainingOrder, num_tar
     assert train(run, StopRequest(work_dir), None) is Outcome.COMPLETED
 
 
-@pytest.mark.parametrize("method", [Method.LORA, Method.SFT])
+@pytest.mark.parametrize("method", [Method.LORA, pytest.param(Method.SFT, marks=NIGHT)])
 def test_in_bfloat16_stage_3_stays_near_float32(gang, method):
     losses_of = {
         precision: losses(gang(method, zero(3), precision)[1]) for precision in ("float32", "bfloat16")
@@ -152,6 +158,7 @@ def test_in_bfloat16_stage_3_stays_near_float32(gang, method):
     assert losses_of["bfloat16"] == pytest.approx(losses_of["float32"], abs=0.05)
 
 
+@at_night("reads a base of 100 MB four times")
 def test_with_stage_3_a_rank_has_no_more_of_the_base_in_memory_than_its_share(tmp_path):
     write_bases(tmp_path, "llama", {"intermediate_size": 2048}, 8)
     for in_rows in (True, False):
@@ -164,7 +171,7 @@ def _read_in_little_memory(world: World, folder: Path, in_rows: bool) -> None:
     assert growth < 1.1 if in_rows else growth > 1.4, growth
 
 
-@pytest.mark.parametrize("sharding", [zero(1), zero(3)], ids=str)
+@pytest.mark.parametrize("sharding", [zero(1), zero(3, offload=True)], ids=str)
 def test_each_value_of_each_tensor_is_in_the_slice_of_one_rank(gang, sharding):
     last = reports_of(gang(Method.SFT, sharding)[1], Saved)[-1]
     trained = weights(last)
@@ -194,7 +201,7 @@ def test_a_bundle_of_two_processes_is_resumed_by_one_and_not_called_exact(gang, 
     assert_close(reports_of(resumed, Saved)[-1], reports_of(reports, Saved)[-1])
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=NIGHT), 3])
 def test_both_processes_are_killed_and_the_run_ends_in_the_same_bytes(inputs, tmp_path, stage):
     """With dropout, whose random numbers each process has its own of."""
     order = an_order(inputs, a_recipe(num_epochs=1, sharding=zero(stage)), devices_per_node=2)
