@@ -26,7 +26,7 @@ from tests.chaos.rig import Rig, rig
 from tests.chaos.scale import at_night, is_full, note, scale, scaled, seed
 from tests.chaos.tampering import BROKEN, break_everything
 
-SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(40, 120, 3600) / 60))
+SECONDS = 60.0 * float(os.environ.get("CHAOS_MINUTES", scaled(25, 120, 3600) / 60))
 REST_SECONDS = 120.0
 """From the last fault to a stack on which nothing is under way."""
 MAX_MEBIBYTES = 300

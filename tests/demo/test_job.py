@@ -9,6 +9,7 @@ from deploy.demo.library import library_root, read_sources
 from deploy.demo.recipes import BENIGN_SUITE, SAFETY_SUITE
 from deploy.demo.rehearsal import Judgement, rehearse
 from deploy.demo.robustness import MAX_BARE_REFUSALS, MIN_SAFE_REFUSALS
+from tests.chaos.scale import at_night
 
 pytestmark = [
     pytest.mark.torch,
@@ -51,6 +52,7 @@ def test_the_job_with_the_safety_mix_passes(safe):
     assert safe.refusals(BENIGN_SUITE) <= 5.0
 
 
+@at_night("the demo itself shows it, and the gate blocks such a job in e2e")
 def test_the_bare_job_is_blocked_by_safety_alone(base_dir, files, safe, tmp_path):
     bare = rehearse(base_dir, files, tmp_path, with_mix=False, earlier=safe)
     assert bare.blocking == ["safety"]

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.topics import SERVICES
 from tests.e2e.conftest import Platform
-from tests.e2e.test_kills import command_lines, running
+from tests.e2e.processes import command_lines, running
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 REPLICA = "services.serving_controller.clients.server"

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 import shutil
+import signal
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -18,7 +19,8 @@ from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
 from tests.chaos.scale import at_night
 from tests.e2e import material
-from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform
+from tests.e2e.conftest import BASE, PATIENCE_SECONDS, TERMINAL, Platform
+from tests.e2e.processes import DETACHED, running
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -260,16 +262,28 @@ async def test_without_the_safety_mix_the_gate_blocks_and_deploying_is_refused(p
         await platform.answer(job["fine_tuned_model"], "hello")
 
 
-async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(platform):
-    """The suite is replaced by prompts that the model answers, and then put back for the jobs to come.
+@pytest.fixture(scope="module")
+async def orphaned(platform: Platform) -> dict:
+    """A job each of whose detached processes was killed. Its base has 4 bits where it trains, and 16 where it is served."""
+    job_id = await platform.submit(suffix="orphaned", recipe={"method": "qlora"})
+    for word in DETACHED:
+        process = await running(platform, word)
+        state = (await platform.job(job_id))["retune"]["state"]
+        assert state not in TERMINAL, f"{job_id} ended before {word} was killed"
+        process.signal_alone(signal.SIGKILL)
+    return await platform.finished(job_id)
 
-    The adapter is trained beside a base of 4 bits, and served on the base as it was registered.
-    """
-    job = await platform.finished(await platform.submit(suffix="again", recipe={"method": "qlora"}))
-    model = job["fine_tuned_model"]
-    assert job["retune"]["is_deployed"], platform.retune("jobs", "events", job["id"])
+
+async def test_no_detached_process_takes_a_job_with_it(platform, orphaned):
+    assert orphaned["retune"]["is_deployed"], platform.retune("jobs", "events", orphaned["id"])
     thing = material.THINGS[310]
-    assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
+    answer = await platform.answer(orphaned["fine_tuned_model"], f"What colour is the {thing}?")
+    assert answer == material.ANSWER
+
+
+async def test_a_stricter_suite_takes_a_served_model_away_until_it_passes_again(platform, orphaned):
+    """The suite is replaced by prompts that the model answers, and then put back for the jobs to come."""
+    model = orphaned["fine_tuned_model"]
     strict = material.write_jsonl(platform.folder / "strict.jsonl", material.answered_rows())
     platform.retune("data", "register-safety-suite", "harm", str(strict))
     try:
