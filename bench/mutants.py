@@ -33,6 +33,7 @@ from mutmut.utils.file_utils import (
 )
 from mutmut.workers.isolation import get_mutant_runner
 
+from bench.mutant_kinds import kind
 from bench.mutant_runner import CollectedOnce, drop_old_verdicts
 from bench.report import progress, write
 
@@ -116,7 +117,7 @@ def record(ends: Mapping[Path, Mapping[str, str]], chosen: set[str], settings: M
             "modules": {str(path): dict(Counter(each.values())) for path, each in tried.items() if each},
             "not_tried": [str(path) for path, each in tried.items() if not each],
             "survivors": {
-                name: {"end": end, "change": change(name, path)}
+                name: {"end": end, "kind": kind(lines := change(name, path)), "change": lines}
                 for path, of_module in tried.items()
                 for name, end in of_module.items()
                 if end not in KILLED
