@@ -1,6 +1,5 @@
 """How mutmut runs the tests of a mutant here: collected once for all of them, and the shortest first."""
 
-import gc
 import json
 import math
 import os
@@ -31,10 +30,8 @@ class CollectedOnce(PytestRunner):
     _session: pytest.Session | None = None
 
     def warm_up(self) -> None:
+        """No worker copies what was collected, for tests/conftest.py keeps it from garbage collection."""
         self._collect()
-        # Otherwise each worker's collector goes through all that was imported, and so copies it.
-        gc.collect()
-        gc.freeze()
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
         """Return 0 where all tests pass, otherwise 1."""

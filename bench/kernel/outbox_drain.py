@@ -103,7 +103,7 @@ async def one_round(
         await until_empty(conn, side.is_left, deadline_seconds=DEADLINE_SECONDS)
         seconds = time.monotonic() - began
     inversions = await check(stack, starts, backlog, side)
-    await conn.execute("TRUNCATE outbox, unpublished, peer_outbox")
+    await conn.execute("TRUNCATE outbox, unpublished, set_aside, peer_outbox")
     return num_events / seconds, inversions
 
 

@@ -75,7 +75,7 @@ async def one_round(
     stack: Stack, conn: asyncpg.Connection, side: str, *, rate: int, seconds: int
 ) -> tuple[int, list[float]]:
     """How many events were written, and the seconds that each took to the consumer."""
-    await conn.execute("TRUNCATE outbox, unpublished, sequence")
+    await conn.execute("TRUNCATE outbox, unpublished, set_aside, sequence")
     async with consumer(stack) as reading:
         await reading.seek_to_end(*reading.assignment())
         for partition in reading.assignment():
