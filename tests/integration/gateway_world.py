@@ -40,6 +40,7 @@ from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
+from tests.integration import replica_answers
 from tests.integration.voices import Ear, Voices, ear, voices
 
 PATIENCE_SECONDS = 60.0
@@ -265,13 +266,14 @@ class World:
         await self.voices.say("serving_controller", ready)
         await until(lambda: self.state_of(version.full_name, "ready"), f"the route of {version.full_name}")
 
-    async def announce(self, replica: "Replica") -> None:
+    async def announce(self, replica: "Replica", *, has_base: bool = False) -> None:
+        """`has_base`: whether it answers for the base model, too."""
         fact = ReplicaReady(
             pool=f"serve-{self.base_sha[:12]}",
-            base_sha=a_sha("a base that nobody asks for"),
+            base_sha=self.base_sha if has_base else a_sha("a base that nobody asks for"),
             replica=replica.address,
-            base_model="nobody",
-            served_base="nobody",
+            base_model=self.base_name if has_base else "nobody",
+            served_base=f"{self.base_name}@{self.base_sha}" if has_base else "nobody",
         )
         await self.voices.say("serving_controller", fact)
 
@@ -322,6 +324,10 @@ class Replica:
     def __init__(self, keys_dir: Path, *, way: str = "answer") -> None:
         self.id = f"replica-{mark()}"
         self.way = way
+        self.words = ("an ", "answer")
+        """What it answers in a stream, each as a token."""
+        self.was_left = False
+        """Whether somebody went before the whole answer was there."""
         self.asked: list[dict[str, Any]] = []
         self._keys_dir = keys_dir
         self._server: asyncio.Server | None = None
@@ -353,6 +359,9 @@ class Replica:
         self.asked.append(body)
         writer.write(self._answer(body["model"]))
         await writer.drain()
+        if self.way == "stall":
+            await reader.read()
+            self.was_left = True
         writer.close()
         await writer.wait_closed()
 
@@ -360,7 +369,9 @@ class Replica:
         answer = {"object": "chat.completion", "model": model, "choices": []}
         match self.way:
             case "answer":
-                return _response(200, json.dumps(answer).encode())
+                return replica_answers.response(200, json.dumps(answer).encode())
+            case "stream":
+                return replica_answers.events(replica_answers.words_in_pieces(model, self.words))
             case "call a tool":
                 call = {
                     "id": "call-1",
@@ -369,51 +380,22 @@ class Replica:
                 }
                 message = {"role": "assistant", "content": None, "tool_calls": [call]}
                 choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-                return _response(200, json.dumps(answer | {"choices": [choice]}).encode())
+                return replica_answers.response(200, json.dumps(answer | {"choices": [choice]}).encode())
             case "call a tool in a stream":
-                return _events(_call_in_pieces(model))
+                return replica_answers.events(replica_answers.call_in_pieces(model))
             case "die":
                 return b""
             case "die in a stream":
-                first = f"data: {json.dumps(answer)}\n\n".encode()
-                head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 9999\r\n\r\n"
-                return head + first
+                return replica_answers.unfinished([answer])
+            case "stall":
+                return replica_answers.unfinished(replica_answers.words_in_pieces(model, self.words)[:-2])
             case "break":
-                return _response(500, b'{"error": {"message": "EngineDeadError"}}')
+                return replica_answers.response(500, b'{"error": {"message": "EngineDeadError"}}')
             case "forget":
-                return _response(404, b'{"error": {"message": "no such model"}}')
+                return replica_answers.response(404, b'{"error": {"message": "no such model"}}')
             case "refuse":
-                return _response(400, b'{"error": {"message": "too long", "code": 400}}')
+                return replica_answers.response(400, b'{"error": {"message": "too long", "code": 400}}')
         raise AssertionError(self.way)
-
-
-def _response(status: int, body: bytes) -> bytes:
-    head = (
-        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        f"connection: close\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-def _events(chunks: list[dict[str, Any]]) -> bytes:
-    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
-    return (head + body).encode()
-
-
-def _call_in_pieces(model: str) -> list[dict[str, Any]]:
-    """A call as vLLM streams it: its name first, then its arguments bit by bit."""
-    begun = {"index": 0, "id": "call-1", "type": "function", "function": {"name": "weather", "arguments": ""}}
-    pieces = [{"index": 0, "function": {"arguments": piece}} for piece in ('{"city"', ': "Bonn"}')]
-    deltas = [{"tool_calls": [piece]} for piece in (begun, *pieces)]
-    return [
-        {
-            "object": "chat.completion.chunk",
-            "model": model,
-            "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
-        }
-        for delta, reason in [*((delta, None) for delta in deltas), ({}, "tool_calls")]
-    ]
 
 
 def a_step(step: int) -> StepMetrics:

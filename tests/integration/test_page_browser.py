@@ -12,14 +12,14 @@ from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.cost_rows import add_costs
-from tests.integration.gateway_world import ENV, ROW, World, a_step, world
-from tests.integration.page_world import Shown, add_steps, populate
+from tests.integration.gateway_world import ENV, ROW, World, a_step, replica, until, world
+from tests.integration.page_world import HOSTILE, Shown, add_steps, populate
 
 playwright = browser.require()
 expect = playwright.expect
 expect.set_options(timeout=40_000)
 
-__all__ = ["world"]
+__all__ = ["replica", "world"]
 
 pytestmark = [
     pytest.mark.stack,
@@ -156,6 +156,38 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
         await page.keyboard.press("Home")
         await expect(chart.locator("[data-value]")).to_contain_text("step 1: 1 ")
         await expect(page.locator("[data-metric=valid_loss] [data-note]")).not_to_be_empty()
+
+
+async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromium, replica):
+    """What a model writes is text, a side that fails says why, and to stop reaches the engine."""
+    version, tuned, base = await world.a_version(), await replica("stream"), await replica("stream")
+    tuned.words = ("tuned ", HOSTILE)
+    await world.serve(version, tuned)
+    await world.announce(base, has_base=True)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/models/{version.model_id}")
+        sides = [page.locator(f"[data-side={which}]") for which in ("base", "version")]
+        await page.locator("#question").focus()
+        await page.keyboard.type("What is it?")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator("#ask-state")).to_have_text("both have answered")
+        for side, text in zip(sides, ("an answer", f"tuned {HOSTILE}"), strict=True):
+            await expect(side.locator("[data-answer]")).to_have_text(text)
+            await expect(side.locator("[data-figures]")).to_contain_text("first token after")
+            await expect(side.locator("[data-figures]")).to_contain_text("2 tokens")
+        base.way = "die in a stream"
+        tuned.way = "stall"
+        await page.keyboard.press("Control+Enter")
+        await expect(sides[0].locator(".notice")).to_contain_text("failed in its answer")
+        await expect(sides[1].locator("[data-answer]")).to_have_text("tuned")
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.locator("#ask-state")).to_have_text("stopped")
+        await expect(page.get_by_role("button", name="Ask both")).to_be_focused()
+
+        async def has_gone() -> bool:
+            return tuned.was_left
+
+        await until(has_gone, "the question to be taken back from the engine")
 
 
 @pytest.mark.parametrize(

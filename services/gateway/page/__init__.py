@@ -2,6 +2,7 @@
 
 from services.gateway.page import (
     alerts,
+    ask,
     compare,
     costs,
     datasets,
@@ -23,6 +24,7 @@ ROUTERS = (
     job.router,
     gates.router,
     models.router,
+    ask.router,
     datasets.router,
     compare.router,
     alerts.router,

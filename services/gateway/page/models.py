@@ -8,7 +8,7 @@ from fastapi.responses import RedirectResponse, Response
 from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context
 from services.gateway.errors import ApiError
-from services.gateway.page import render
+from services.gateway.page import ask, render
 from services.gateway.page.sessions import Present, Sender
 from services.gateway.page.views import GATES, model_view, route_view
 from services.gateway.routes import models
@@ -59,6 +59,7 @@ async def version(request: Request, visitor: Present, context: Context, model_id
     row = await model_version(visitor.principal, context, model_id)
     verdict = await readmodels.find_evaluation(database, row.model_id)
     routes = await job_readmodels.list_routes_of_model(database, tenant, row.model_id)
+    sides = await ask.sides_of(context, row, routes)
     return render.page(
         request,
         "model.html.jinja",
@@ -67,6 +68,8 @@ async def version(request: Request, visitor: Present, context: Context, model_id
         verdict=verdict,
         gate=GATES[verdict.outcome] if verdict else GATES["pending"],
         routes=[route_view(each) for each in routes],
+        sides=sides,
+        ask=ask,
         now=database.now(),
     )
 

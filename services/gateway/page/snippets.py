@@ -1,4 +1,4 @@
-"""One request for a job as people type it: for the command line, for curl and in Python. Pure."""
+"""A request as people type it: for the command line, for curl and in Python. Pure."""
 
 import json
 import pprint
@@ -32,10 +32,10 @@ def as_command(body: JsonObject) -> str:
     return " \\\n  ".join(words)
 
 
-def as_curl(body: JsonObject) -> str:
+def as_curl(body: JsonObject, path: str = "fine_tuning/jobs") -> str:
     """Return a call of curl, with the address and the key of the environment."""
     return (
-        'curl "$RETUNE_BASE_URL/fine_tuning/jobs" \\\n'
+        f'curl "$RETUNE_BASE_URL/{path}" \\\n'
         '  -H "Authorization: Bearer $RETUNE_API_KEY" \\\n'
         "  -H 'Content-Type: application/json' \\\n"
         f"  --data {shlex.quote(_dumped(body))}"

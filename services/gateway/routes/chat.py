@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from fastapi import APIRouter, Request, Response
@@ -23,6 +23,8 @@ from shared.log import get_logger
 
 log = get_logger(__name__)
 router = APIRouter()
+
+Kind = TypeVar("Kind", bound=Inference)
 
 POLL_SECONDS = 0.1
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, OSError)
@@ -64,7 +66,11 @@ def documented(path: str, kind: type[Inference]) -> dict[str, Any]:
     "/chat/completions", response_model=None, openapi_extra=documented("/chat/completions", ChatRequest)
 )
 async def chat(caller: Caller, context: Context, request: Request) -> Response:
-    asked = checked(await request.body(), ChatRequest)
+    return await answer(caller, context, checked(await request.body(), ChatRequest))
+
+
+async def answer(caller: Caller, context: Gateway, asked: ChatRequest) -> Response:
+    """Answer as a replica does, whole or as a stream. Raises ApiError and QuotaExceeded."""
     await _require_template(context, caller.tenant, asked.model)
     return await _proxy(caller, context, asked, "/v1/chat/completions")
 
@@ -75,7 +81,7 @@ async def completions(caller: Caller, context: Context, request: Request) -> Res
     return await _proxy(caller, context, asked, "/v1/completions")
 
 
-def checked(raw: bytes, kind: type[Inference]) -> Inference:
+def checked(raw: bytes, kind: type[Kind]) -> Kind:
     """Raises ApiError naming the parameter at fault."""
     try:
         return kind.model_validate_json(raw)
@@ -126,7 +132,7 @@ async def _targets(context: Gateway, tenant: str, name: str) -> list[Target]:
 
     The word that a model is approved may be here before its route is; what nobody asked for lately is loaded first.
     """
-    targets = await _serving(context, tenant, name) or await _awaited(context, tenant, name)
+    targets = await serving(context, tenant, name) or await _awaited(context, tenant, name)
     context.uses.note(tenant, name)
     return targets
 
@@ -137,7 +143,7 @@ async def _awaited(context: Gateway, tenant: str, name: str) -> list[Target]:
     while True:
         is_idle = await readmodels.is_route_idle(database, tenant, name)
         is_expected = is_idle or await readmodels.is_route_expected(database, tenant, name)
-        if targets := await _serving(context, tenant, name):
+        if targets := await serving(context, tenant, name):
             return targets
         if not is_expected:
             raise await _why_not(context, tenant, name)
@@ -159,7 +165,7 @@ def _not_loaded(name: str) -> ApiError:
     return unavailable(message, param="model", code="model_not_loaded")
 
 
-async def _serving(context: Gateway, tenant: str, name: str) -> list[Target]:
+async def serving(context: Gateway, tenant: str, name: str) -> list[Target]:
     """Return replicas that serve a slot of the tenant, else a base model. Lost incarnations do not count."""
     database = context.service.database
     route = await readmodels.find_route(database, tenant, name)
