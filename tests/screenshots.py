@@ -46,6 +46,8 @@ def addresses(shown: Shown) -> dict[str, str]:
         "alerts": "/alerts",
         "costs": "/costs",
         "costs-none": "/costs?month=2020-01",
+        "webhooks": "/webhooks",
+        "webhook": f"/webhooks/{shown.webhook}",
         "not-found": "/jobs/ftjob-nobody",
     }
 

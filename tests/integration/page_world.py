@@ -50,6 +50,8 @@ class Shown:
     """A dataset whose rows were too bad."""
     sweep: str
     """One that has succeeded, of trials without a job of their own timeline."""
+    webhook: str
+    """An endpoint with a delivery in each state, to which nothing of these jobs is sent."""
 
 
 async def populate(world: World, tenant: str = "demo") -> Shown:
@@ -72,7 +74,8 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
     await until(lambda: world.state_of(served.full_name, "ready"), "the deployment")
     dataset, rejected = await a_reported_dataset(world, tenant), await a_rejected_dataset(world, tenant)
     sweep = await add_sweep(world, tenant, num_trials=18, state="succeeded", name=HOSTILE[:64])
-    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected, sweep)
+    webhook = await an_endpoint(world, tenant)
+    return Shown(running, queued, failed, model.job_id, model, served, dataset, rejected, sweep, webhook)
 
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:
@@ -216,6 +219,30 @@ def checks() -> tuple[CheckResult, ...]:
         ),
         CheckResult(check="judge", outcome="not_requested"),
     )
+
+
+async def an_endpoint(world: World, tenant: str) -> str:
+    """An endpoint of webhooks, and deliveries to it as rows alone."""
+    async with world.client(tenant) as client:
+        endpoint = await client.webhooks.create(
+            name=HOSTILE,
+            url="https://hooks.example.com/ci?team=search&kind=job",
+            event_types=["retune.budget.reached"],
+        )
+    await world.db.execute(
+        """INSERT INTO webhook_delivery (delivery_id, endpoint_id, event_id, event_type, subject, body, state, attempts,
+                                         first_attempt_at, last_attempt_at, status_code, error, created_at)
+           SELECT 'whd_' || md5($1 || state), $1, 'evt_' || state, 'retune.budget.reached', 'ftjob-' || state, '{}', state,
+                  attempts, now(), now() - interval '2 minutes', status_code, error, now() - interval '1 hour'
+             FROM (VALUES ('delivered', 1, 204, ''), ('failed', 31, 500, ''),
+                          ('pending', 4, NULL, 'ConnectError: ' || $2)) AS sent (state, attempts, status_code, error)""",
+        endpoint.id, HOSTILE,
+    )  # fmt: skip
+    await world.db.execute(
+        "INSERT INTO webhook_queue (endpoint_id, subject, due_at) VALUES ($1, 'ftjob-pending', now() + interval '9 min')",
+        endpoint.id,
+    )
+    return endpoint.id
 
 
 async def add_many_jobs(world: World, tenant: str, count: int) -> None:

@@ -43,7 +43,7 @@ PAGES = (
         "/datasets",
         "/datasets/{dataset}",
     ),
-    *("/sweeps", "/sweeps/{sweep}", "/costs"),
+    *("/sweeps", "/sweeps/{sweep}", "/costs", "/webhooks", "/webhooks/{webhook}"),
 )
 MAX_FIRST_LOAD_BYTES = 150_000
 
@@ -281,6 +281,7 @@ class TestTenantsAreApart:
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
         own |= {"dataset_id": shown.dataset, "sweep_id": shown.sweep}
+        own |= {"endpoint_id": shown.webhook, "delivery_id": "whd_0000"}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:
@@ -310,12 +311,12 @@ class TestTenantsAreApart:
                 "/deployments",
                 "/alerts",
                 "/sweeps",
+                "/webhooks",
             ):
                 answer = await client.get(path)
                 assert answer.status_code == 200
-                ids = {shown.running, shown.queued, shown.failed, shown.gated, shown.served.model_id} - {
-                    path.rpartition("=")[2]
-                }
+                jobs = {shown.running, shown.queued, shown.failed, shown.gated}
+                ids = {*jobs, shown.served.model_id, shown.webhook} - {path.rpartition("=")[2]}
                 assert [each for each in ids if each in answer.text] == []
 
     async def test_a_page_continues_after_no_job_of_others(self, world, shown):

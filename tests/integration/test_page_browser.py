@@ -190,6 +190,22 @@ async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromiu
         await until(has_gone, "the question to be taken back from the engine")
 
 
+async def test_a_secret_is_rotated_and_an_endpoint_disabled_on_its_page(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/webhooks")
+        await page.get_by_role("link", name=HOSTILE).click()
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("button", name="Rotate secret…").click()
+        await page.locator("#rotate").get_by_role("button", name="Rotate secret").click()
+        await expect(page.locator("#answer .notice")).to_contain_text("shown only now: whsec_")
+        await expect(page.locator("#webhook")).to_contain_text("and the one before it until")
+        await expect(page.locator("#webhook")).not_to_contain_text("once it is enabled")
+        await page.get_by_role("button", name="Disable").click()
+        await expect(page.locator("#answer .notice")).to_contain_text("Disabled: what waits stays")
+        await expect(page.get_by_role("button", name="Enable")).to_be_visible()
+        await expect(page.locator("#webhook")).to_contain_text("once it is enabled")
+
+
 @pytest.mark.parametrize(
     ("number", "theme", "size"), [(0, "light", browser.DESKTOP), (1, "dark", browser.PHONE)]
 )
@@ -214,6 +230,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         "/sweeps",
         f"/sweeps/{shown.sweep}",
         "/costs",
+        f"/webhooks/{shown.webhook}",
         "/login",
         "/nowhere",
     )

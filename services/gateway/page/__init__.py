@@ -14,6 +14,7 @@ from services.gateway.page import (
     new_job,
     now,
     sweeps,
+    webhooks,
 )
 
 ROUTERS = (
@@ -30,4 +31,5 @@ ROUTERS = (
     alerts.router,
     sweeps.router,
     costs.router,
+    webhooks.router,
 )

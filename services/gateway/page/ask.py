@@ -127,9 +127,7 @@ def problem_of(error: ApiError, side: Side) -> Problem:
         case "model_unavailable":
             if side.problem:
                 return side.problem
-            return Problem(
-                message, "Ask again. If it stays so, look at what became of its deployment:", LIST
-            )
+            return Problem(message, "Ask again. If it stays so, look at what became of its deployment:", LIST)
         case "no_chat_template":
             completion: JsonObject = {"model": side.name, "prompt": "…", "max_tokens": MAX_TOKENS}
             return Problem(
@@ -172,8 +170,8 @@ async def ask(
     sender: Sender,
     context: Context,
     model_id: str,
-    which: Annotated[Which, Form()],
-    question: Annotated[str, Form(min_length=1, max_length=MAX_CHARACTERS)],
+    which: Annotated[Which, Form()] = "version",
+    question: Annotated[str, Form(max_length=MAX_CHARACTERS)] = "",
     system: Annotated[str, Form(max_length=MAX_CHARACTERS)] = "",
     temperature: Annotated[float, Form()] = TEMPERATURE,
     max_tokens: Annotated[int, Form()] = MAX_TOKENS,
@@ -181,6 +179,8 @@ async def ask(
     """Stream what a chat of programs streams; JSON with what to do where there is no answer."""
     caller, database = sender.principal, context.service.database
     version = await model_version(caller, context, model_id)
+    if not question.strip():
+        raise ApiError(400, "question: found nothing, expected text", param="question", code="invalid_value")
     routes = await job_readmodels.list_routes_of_model(database, caller.tenant, version.model_id)
     base, tuned = await sides_of(context, version, routes)
     side = base if which == "base" else tuned

@@ -25,6 +25,8 @@ A_DAY = timedelta(days=1)
 TESTS_OF_A_TENANT = 4
 """Tests that are under way at once, in each process of the gateway."""
 NONCE_BYTES = 16
+OWNERS_CHOICE = "switched off by its owner"
+"""Reason of an endpoint that nothing is wrong with."""
 
 
 async def own_endpoint(caller: Caller, context: Context, endpoint_id: str) -> Endpoint:
@@ -60,7 +62,7 @@ async def create(
             nonce=_nonce(),
             now=unit.now,
         )
-    return responses.endpoint_with_secret(endpoint, _root(context), now=endpoint.created_at)
+    return responses.endpoint_with_secret(endpoint, root(context), now=endpoint.created_at)
 
 
 @router.get("/webhook_endpoints")
@@ -100,7 +102,7 @@ async def update(context: Context, endpoint: OwnEndpoint, body: UpdateEndpoint) 
         if status == "enabled" and not row.is_enabled:
             row = await store.enable(unit.conn, row.endpoint_id, now=unit.now)
         if status == "disabled" and row.is_enabled:
-            row = await store.disable(unit.conn, row.endpoint_id, "switched off by its owner", now=unit.now)
+            row = await store.disable(unit.conn, row.endpoint_id, OWNERS_CHOICE, now=unit.now)
     return _shown(context, row)
 
 
@@ -114,7 +116,7 @@ async def rotate_secret(
         row = await _held(unit, endpoint)
         until = unit.now + KEPT_AFTER_ROTATION if keeps_old else None
         row = await store.rotate(unit.conn, row.endpoint_id, _nonce(), previous_until=until, now=unit.now)
-    return responses.endpoint_with_secret(row, _root(context), now=row.updated_at)
+    return responses.endpoint_with_secret(row, root(context), now=row.updated_at)
 
 
 @router.post("/webhook_endpoints/{endpoint_id}/test")
@@ -219,10 +221,10 @@ def _require_url(context: Gateway, url: str) -> None:
 
 
 def _shown(context: Gateway, endpoint: Endpoint) -> responses.WebhookEndpoint:
-    return responses.endpoint(endpoint, _root(context), now=context.service.database.now())
+    return responses.endpoint(endpoint, root(context), now=context.service.database.now())
 
 
-def _root(context: Gateway) -> str:
+def root(context: Gateway) -> str:
     return context.settings.webhook_secret.get_secret_value()
 
 

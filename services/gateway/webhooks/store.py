@@ -48,6 +48,9 @@ LIST_DELIVERIES = f"""
      WHERE endpoint_id = $1 AND ($2::text IS NULL OR state = $2)
        AND ($3::text IS NULL OR number < (SELECT number FROM webhook_delivery WHERE delivery_id = $3))
      ORDER BY number DESC LIMIT $4"""
+LAST_DELIVERIES = f"""
+    SELECT {DELIVERY} FROM unnest($1::text[]) AS wanted (id) CROSS JOIN LATERAL (
+        SELECT {DELIVERY} FROM webhook_delivery WHERE endpoint_id = wanted.id ORDER BY number DESC LIMIT 1) AS last"""
 NEXT_ATTEMPTS = """
     SELECT DISTINCT ON (queue.subject) delivery.delivery_id, queue.due_at
       FROM webhook_queue AS queue JOIN webhook_delivery AS delivery USING (endpoint_id, subject)
@@ -243,6 +246,12 @@ async def list_deliveries(
     database: Database, endpoint_id: str, *, state: DeliveryState | None, after: str | None, limit: int
 ) -> list[Delivery]:
     return await select(Delivery, database, LIST_DELIVERIES, endpoint_id, state, after, limit)
+
+
+async def last_deliveries(database: Database, endpoint_ids: Sequence[str]) -> dict[str, Delivery]:
+    """Return the newest delivery of each endpoint that has one."""
+    rows = await select(Delivery, database, LAST_DELIVERIES, endpoint_ids)
+    return {row.endpoint_id: row for row in rows}
 
 
 async def next_attempts(
