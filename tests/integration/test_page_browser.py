@@ -105,11 +105,11 @@ async def test_a_command_asks_first_and_keeps_the_page(world, shown, chromium):
         await page.goto(f"/jobs/{shown.queued}")
         await expect(page.locator(LIVE)).to_be_visible()
         await page.get_by_role("button", name="Cancel job…").click()
-        await expect(page.locator("dialog")).to_contain_text("It ends before its first step")
+        await expect(page.locator("#ask-cancel")).to_contain_text("It ends before its first step")
         await page.keyboard.press("Escape")
         assert "CancelJob" not in world.ear.types(shown.queued)
         await page.get_by_role("button", name="Cancel job…").click()
-        await page.locator("dialog").get_by_role("button", name="Cancel job").click()
+        await page.locator("#ask-cancel").get_by_role("button", name="Cancel job").click()
         await expect(page.locator("#answer")).to_contain_text("cancel asked")
         assert (await world.heard(shown.queued, "CancelJob")).message.tenant == "demo"
         await expect(page.locator("#answer")).to_contain_text("Cancel asked.")
@@ -206,6 +206,39 @@ async def test_a_secret_is_rotated_and_an_endpoint_disabled_on_its_page(world, s
         await expect(page.locator("#webhook")).to_contain_text("once it is enabled")
 
 
+async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/deployments")
+        button = page.get_by_role("button", name="keyboard shortcuts")
+        keys = page.locator("#keys")
+        await button.focus()
+        await page.keyboard.press("?")
+        await expect(keys.get_by_role("row", name="g d Deployments")).to_be_visible()
+        await expect(page.get_by_role("button", name="Close")).to_be_focused()
+        await page.keyboard.press("Escape")
+        await expect(keys).to_be_hidden()
+        await expect(button).to_be_focused()
+        await page.keyboard.press("g")
+        await page.keyboard.press("w")
+        await page.wait_for_url("**/webhooks")
+        await page.keyboard.press("Control+k")
+        await page.wait_for_url("**/jobs#q")
+        await expect(page.locator("#q")).to_be_focused()
+        await page.keyboard.type("j?")
+        await expect(page.locator("#q")).to_have_value("j?")
+        await page.get_by_role("button", name="keyboard shortcuts").click()
+        await page.get_by_label("shortcuts of letters").uncheck()
+        await page.keyboard.press("Escape")
+        await page.reload()
+        await expect(page.locator("#q")).to_be_focused()
+        await page.evaluate("() => document.activeElement.blur()")
+        await page.keyboard.press("?")
+        await page.keyboard.press("/")
+        await page.keyboard.press("Control+k")
+        await expect(page.locator("#q")).to_be_focused()
+        await expect(keys).to_be_hidden()
+
+
 @pytest.mark.parametrize(
     ("number", "theme", "size"), [(0, "light", browser.DESKTOP), (1, "dark", browser.PHONE)]
 )
@@ -230,6 +263,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         "/sweeps",
         f"/sweeps/{shown.sweep}",
         "/costs",
+        "/webhooks",
         f"/webhooks/{shown.webhook}",
         "/login",
         "/nowhere",

@@ -240,7 +240,7 @@ if (charts && window.uPlot) {
     }
   });
   document.addEventListener("keydown", (event) => {
-    if (event.target.closest("input,select,textarea,dialog") || event.ctrlKey || event.metaKey) return;
+    if (!document.querySelector("#single-keys")?.checked || event.target.closest("input,select,textarea,dialog") || event.ctrlKey || event.metaKey) return;
     if (event.key === "r") whole();
     if (event.key === "s") document.querySelector("#smooth-on").click();
     if (event.key === "l") document.querySelector("#log-loss").click();

@@ -54,23 +54,35 @@ document.addEventListener("htmx:error", () => {
   if (answer) answer.innerHTML = '<p class="notice bad" role="alert">The server did not answer. Nothing may have happened: look at the state above, then try again.</p>';
 });
 
-// Keys, but never while somebody types.
+// Keys: those of one character never while somebody types, and not where they are switched off.
+const singleKeys = $("#single-keys");
+if (singleKeys) singleKeys.checked = localStorage.getItem("retune_single_keys") !== "off";
+singleKeys?.addEventListener("change", () => localStorage.setItem("retune_single_keys", singleKeys.checked ? "on" : "off"));
 let isPrefix = false;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,select,textarea,[contenteditable],dialog")) return;
+  if (event.target.closest("dialog")) return;
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") { search(event); return; }
+  if (event.ctrlKey || event.metaKey || event.altKey || !singleKeys?.checked || event.target.closest("input,select,textarea,[contenteditable]")) return;
   const rows = $$("#list tbody tr a");
   const at = rows.indexOf(document.activeElement);
   if (isPrefix) {
     isPrefix = false;
-    if (event.key === "n") location.href = "/";
-    if (event.key === "j") location.href = "/jobs";
-    if (event.key === "m") location.href = "/models";
-    if (event.key === "d") location.href = "/deployments";
+    $(`.rail a[data-key="${CSS.escape(event.key)}"]`)?.click();
   } else if (event.key === "g") isPrefix = true;
-  else if (event.key === "/") { $("[data-filter]")?.focus(); event.preventDefault(); }
+  else if (event.key === "/") search(event);
+  else if (event.key === "?") $("#keys").showModal();
   else if (event.key === "j" && rows.length) rows[Math.min(at + 1, rows.length - 1)].focus();
   else if (event.key === "k" && rows.length) rows[Math.max(at - 1, 0)].focus();
 });
+
+// The search is that of the list of jobs.
+function search(event) {
+  const field = $("[data-filter]");
+  if (!field && !singleKeys) return;
+  event.preventDefault();
+  if (field) { field.focus(); field.select(); } else location.href = "/jobs#q";
+}
+if (location.hash === "#q") $("[data-filter]")?.focus();
 
 // Replaces what is in an element and keeps the focus, the scroll position and an open dialog.
 function put(id, html) {
