@@ -129,9 +129,11 @@ async def test_a_test_says_what_was_answered(person, owner):
     path = f"/webhooks/{endpoint.id}/test"
     good = await press(person, path, event_type=RUNNING)
     assert notice(good) == f"{endpoint.url} answered 204 to {RUNNING}."
+    assert f"delivered {RUNNING}" in words_of(await person.get("/webhooks"))
     bad = await press(person, path)
     assert notice(bad) == f"{endpoint.url} answered 500 to ping. Expected 200 to 299."
     assert "notice bad" in bad.text
+    assert "failed ping" in words_of(await person.get("/webhooks")), "the last one is shown"
     await owner.receiver.stop()
     none = await press(person, path)
     assert (none.status_code, "refused" in none.text) == (400, True)

@@ -226,7 +226,7 @@ async def _shown(
         "endpoint": endpoint_view(row, routes.root(context)),
         "deliveries": [delivery_view(each, row, due.get(each.delivery_id), now=now) for each in shown],
         "next": f"?{chosen}after={shown[-1].delivery_id}" if len(rows) > DELIVERIES else None,
-        "version": _version(row, shown, due),
+        "version": version_of(row, shown, due),
         "chosen": status,
         "states": STATES,
         "after": after,
@@ -234,7 +234,7 @@ async def _shown(
     }
 
 
-def _version(row: Endpoint, deliveries: Sequence[Delivery], due: Mapping[str, datetime]) -> str:
+def version_of(row: Endpoint, deliveries: Sequence[Delivery], due: Mapping[str, datetime]) -> str:
     """Another one where anything that is shown is other than before."""
     seen = [row, *((each.delivery_id, each.state, each.attempts) for each in deliveries), sorted(due.items())]
     return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]

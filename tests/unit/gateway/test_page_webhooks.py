@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.page.webhooks import ENDS, delivery_view, endpoint_view
+from services.gateway.page.webhooks import ENDS, delivery_view, endpoint_view, version_of
 from services.gateway.routes.webhooks import OWNERS_CHOICE
 from services.gateway.webhooks.model import Delivery, Endpoint
 from tests.builders import NOON
@@ -79,3 +79,16 @@ def test_a_delivery_says_what_follows(changes: Any, due_in, is_enabled, expected
     assert (view.badge.word, view.answer, view.next_try) == (word, answer, next_try)
     assert view.why_not_replayed.startswith(why_not)
     assert bool(view.why_not_replayed) is bool(why_not)
+
+
+def test_a_page_is_sent_again_where_anything_on_it_is_other_than_before():
+    changed = [DELIVERY.model_copy(update=each) for each in ({"state": "failed"}, {"attempts": 1})]
+    seen = [
+        version_of(ENDPOINT, [DELIVERY], {}),
+        version_of(ENDPOINT.model_copy(update={"failing_since": NOON}), [DELIVERY], {}),
+        version_of(ENDPOINT, [DELIVERY], {"whd_1": NOON}),
+        version_of(ENDPOINT, [], {}),
+        *(version_of(ENDPOINT, [each], {}) for each in changed),
+    ]
+    assert len({*seen}) == len(seen)
+    assert version_of(ENDPOINT, [DELIVERY], {}) == seen[0]
