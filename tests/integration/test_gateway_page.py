@@ -302,17 +302,8 @@ class TestTenantsAreApart:
 
     async def test_lists_hold_ones_own_only(self, world, shown):
         async with logged_in(world, "other") as client:
-            for path in (
-                "/",
-                "/jobs",
-                "/jobs?q=ftjob",
-                f"/jobs?q={shown.running}",
-                "/models",
-                "/deployments",
-                "/alerts",
-                "/sweeps",
-                "/webhooks",
-            ):
+            searched = ("/jobs", "/jobs?q=ftjob", f"/jobs?q={shown.running}")
+            for path in ("/", *searched, "/models", "/deployments", "/alerts", "/sweeps", "/webhooks"):
                 answer = await client.get(path)
                 assert answer.status_code == 200
                 jobs = {shown.running, shown.queued, shown.failed, shown.gated}
