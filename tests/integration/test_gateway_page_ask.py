@@ -133,7 +133,7 @@ async def test_a_version_that_is_not_deployed_says_how_to_deploy_it(world, perso
     assert (answer["error"]["code"], answer["command"]) == ("model_not_deployed", command)
 
 
-async def test_an_engine_that_is_away_is_said_in_words(answering, world, person):
+async def test_an_engine_that_is_away_is_reported_in_words(answering, world, person):
     version, tuned, _ = answering
     tuned.way = "break"
     answer = (await ask(person, version, "version")).json()

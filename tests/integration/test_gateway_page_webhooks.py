@@ -43,12 +43,12 @@ async def test_nobody_has_an_endpoint_at_first(person):
     )
 
 
-async def test_an_endpoint_is_made_by_the_form_and_its_secret_is_shown_once(person, receiver, owner):
+async def test_the_form_adds_an_endpoint_and_its_secret_is_shown_once(person, receiver, owner):
     form = {"name": HOSTILE, "url": receiver.url("/form"), "event_types": [RUNNING, "retune.gate.failed"]}
-    made = await press(person, "/webhooks", by_script=False, **form)
-    assert made.status_code == 200, made.text
-    (secret,) = {*SECRET.findall(made.text)}
-    endpoint_id = re.search(r"whe_[0-9a-f]+", made.text)[0]
+    added = await press(person, "/webhooks", by_script=False, **form)
+    assert added.status_code == 200, added.text
+    (secret,) = {*SECRET.findall(added.text)}
+    endpoint_id = re.search(r"whe_[0-9a-f]+", added.text)[0]
     listed = await person.get("/webhooks")
     page = await person.get(f"/webhooks/{endpoint_id}")
     for answer in (listed, page):
@@ -182,7 +182,7 @@ async def test_a_command_needs_the_token_of_the_session(person, owner):
     assert (await owner.state_of(endpoint))["status"] == "enabled"
 
 
-async def test_a_list_and_a_log_go_on_page_by_page(world, person, owner):
+async def test_a_list_and_a_log_continue_page_by_page(world, person, owner):
     endpoint = await owner.endpoint("/pages")
     await world.db.execute(
         """INSERT INTO webhook_delivery (delivery_id, endpoint_id, event_id, event_type, subject, body, state, created_at)

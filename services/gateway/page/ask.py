@@ -25,7 +25,7 @@ router = APIRouter()
 Which = Literal["base", "version"]
 MAX_CHARACTERS = 32_000
 TEMPERATURE, MAX_TOKENS = 0.0, 256
-"""What a form says that nobody changed: the likeliest words, and not too many of them."""
+"""What a form has that nobody changed: the likeliest words, and not too many of them."""
 DEPLOY = "retune deployments deploy {}"
 LIST = "retune deployments list"
 
@@ -57,7 +57,7 @@ def sides(
 ) -> tuple[Side, Side]:
     """`namesake`: the tenant's slot that has the base model's name; `replicas`: how many of each side are ready."""
     route = best_route(routes)
-    base = _base_problem(version, namesake, num_replicas=replicas["base"])
+    base = _base_problem(version, namesake, num_replicas=replicas["base"], is_deployed=route is not None)
     return (
         Side("base", "Base model", version.base_model, base),
         Side("version", "This version", version.full_name, _not_deployed(version, routes))
@@ -78,7 +78,9 @@ def _deployed_side(route: Route, *, num_replicas: int) -> Side:
     return side
 
 
-def _base_problem(version: ModelVersion, namesake: Route | None, *, num_replicas: int) -> Problem | None:
+def _base_problem(
+    version: ModelVersion, namesake: Route | None, *, num_replicas: int, is_deployed: bool
+) -> Problem | None:
     if namesake is not None and answers(namesake):
         why = (
             f"a deployment of yours has the name of the base model and answers in its place: {namesake.slot}"
@@ -90,6 +92,8 @@ def _base_problem(version: ModelVersion, namesake: Route | None, *, num_replicas
         return Problem(why, "Train the version again to compare both.", is_final=True)
     if not num_replicas:
         why = f"no replica of {version.base_model} is ready"
+        if is_deployed:
+            return Problem(why, "One is started for the deployment of this version:", LIST)
         return Problem(why, "One is started for a deployed version on it:", DEPLOY.format(version.full_name))
     return None
 

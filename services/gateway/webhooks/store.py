@@ -49,8 +49,9 @@ LIST_DELIVERIES = f"""
        AND ($3::text IS NULL OR number < (SELECT number FROM webhook_delivery WHERE delivery_id = $3))
      ORDER BY number DESC LIMIT $4"""
 LAST_DELIVERIES = f"""
-    SELECT {DELIVERY} FROM unnest($1::text[]) AS wanted (id) CROSS JOIN LATERAL (
-        SELECT {DELIVERY} FROM webhook_delivery WHERE endpoint_id = wanted.id ORDER BY number DESC LIMIT 1) AS last"""
+    SELECT {DELIVERY} FROM unnest($1::text[]) AS endpoint (id) CROSS JOIN LATERAL (
+        SELECT {DELIVERY} FROM webhook_delivery
+         WHERE endpoint_id = endpoint.id ORDER BY number DESC LIMIT 1) AS last"""
 NEXT_ATTEMPTS = """
     SELECT DISTINCT ON (queue.subject) delivery.delivery_id, queue.due_at
       FROM webhook_queue AS queue JOIN webhook_delivery AS delivery USING (endpoint_id, subject)

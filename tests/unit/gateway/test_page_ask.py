@@ -60,6 +60,8 @@ def test_what_serves_and_has_no_ready_replica_is_away():
     assert version.problem.command == "retune deployments list"
     base, version = both(a_route("alias", **SERVED), num_base=0)
     assert version.problem is None
+    assert base.problem.command == "retune deployments list"
+    base, _ = both(num_base=0)
     assert base.problem.command == "retune deployments deploy ft:tiny:demo:x:1"
 
 
