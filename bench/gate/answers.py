@@ -93,7 +93,7 @@ async def compare(load: Load, folder: Path, num_rounds: int, threads: int) -> di
     adapter = _an_adapter(load.base, folder / "adapter")
     models = _models(load, adapter)
     prompts = _prompts(models.scorer, load)
-    engine = Engine(cache_bytes=512 * 1024 * 1024, threads=threads)
+    engine = Engine(cache_bytes=512 * 1024 * 1024, threads=threads, reads=(adapter,))
     backend = LocalBackend(folder / "replicas", folder / "keys", engine=engine)
     seconds: dict[str, list[float]] = {"scoring process": [], "vllm": []}
     same, tokens = [], 0

@@ -1,9 +1,9 @@
 """From the submit over HTTP to JobScheduled in Kafka: with an empty queue, and behind 100,000 waiting jobs.
 
 The gateway, ingest, the scheduler and the registry run as they do in the local stack; nodes are announced for
-a pool that is never full, so that every job is scheduled as soon as its dataset is known to be ready. Submits
-come at a fixed rate whether or not earlier ones were answered, and the clock of each starts at the moment it
-was due. The 100,000 wait for another pool, of which every node is taken.
+a pool that is larger than a round, so that every job is scheduled as soon as its dataset is known to be ready.
+Submits come at a fixed rate whether or not earlier ones were answered, and the clock of each starts at the moment
+it was due. The 100,000 wait for another pool, of which every node is taken.
 
     python -m bench.kernel.submit_latency [--rate 50] [--seconds 20] [--rounds 5] [--queued 100000]
 """
@@ -38,7 +38,8 @@ from tests.tiny_model import build_tiny_model
 
 SERVICES = ("gateway", "ingest", "scheduler", "registry")
 DRAIN_SECONDS = 120.0
-NODES = 1_000_000
+NODES = 10_000
+"""More than a round has jobs; the scheduler looks at each of a pool for every decision."""
 QUEUE = """
     INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, retry_of, plan, config_hash,
                      verified, corrupt, queued_at, turned_away, requeues, preempted_at, evaluation)
