@@ -197,6 +197,7 @@ async def _by_vllm(engine: VllmEngine, scorer: Scorer, prompts: Sequence[Prompt]
         ),
     )
     asked = Asked(probes=(), stops=tuple(stop_tokens(scorer)), parts=(part,))
+    work_dir.mkdir()
     await answer_parts(engine, asked, work_dir, lambda _: None, concurrency=CONCURRENCY)
     given = Given.model_validate_json(given_path(work_dir, "bench").read_bytes())
     if given.problem:
