@@ -32,7 +32,7 @@ RESOLVE := pip compile --quiet --no-emit-index-url --no-header --generate-hashes
 # Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
-TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 4 --no-loadscope-reorder $(DURATIONS) $(TESTS))
+TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
 .PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test stress chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
