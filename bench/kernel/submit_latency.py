@@ -39,7 +39,7 @@ from tests.tiny_model import build_tiny_model
 SERVICES = ("gateway", "ingest", "scheduler", "registry")
 DRAIN_SECONDS = 120.0
 NODES = 10_000
-"""More than a round has jobs; the scheduler looks at each of a pool for every decision."""
+"""More than a round has jobs. A decision takes longer with each machine of a pool: half a second with a million."""
 QUEUE = """
     INSERT INTO job (id, tenant, state, spec, base_sha, dataset_id, submitted_at, retry_of, plan, config_hash,
                      verified, corrupt, queued_at, turned_away, requeues, preempted_at, evaluation)

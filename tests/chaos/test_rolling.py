@@ -25,9 +25,7 @@ from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, s
 from tests.integration.kernel.conftest import until
 
 ROUNDS = scaled(1, 1, 6)
-"""By SIGTERM, and every other one by SIGKILL."""
-REPLACED = scaled(1, 2, 2)
-"""Of the two processes of each service, in each round."""
+"""Of each, both processes of every service are replaced: by SIGTERM, and in every other one by SIGKILL."""
 GRACE_SECONDS = 15.0
 """Then who was asked to stop is killed, which fails the test."""
 ANSWER_SECONDS = 15.0
@@ -150,7 +148,7 @@ async def test_every_process_is_replaced_under_load(tmp_path: Path):
         say(f"{count:6} {what}")
     note(
         "rolling restart",
-        replaced=ROUNDS * REPLACED * len(stack.services),
+        replaced=ROUNDS * len(INSTANCES) * len(stack.services),
         jobs=len(snapshot.jobs),
         asked=doors.asked,
     )
@@ -167,7 +165,7 @@ def require_no_error(stack: Stack) -> None:
 async def roll(stack: Stack, doors: Doors, load: Load) -> None:
     """Two at a time, never both of one service. The next two follow once users have moved something since."""
     for turn in range(ROUNDS):
-        for service, other in opposite(stack.services)[: REPLACED * len(stack.services) // 2]:
+        for service, other in opposite(stack.services):
             kill = turn % 2 == 1
             changes = load.changes
             await asyncio.gather(
@@ -182,7 +180,7 @@ async def has_changed(load: Load, since: int) -> bool:
 
 
 def opposite(services: Sequence[str]) -> list[tuple[str, str]]:
-    """Each service with one that is half of them away; the first half of the pairs has every service once."""
+    """Each service with one that is half of them away."""
     half = len(services) // 2
     return list(zip(services, (*services[half:], *services[:half]), strict=True))
 

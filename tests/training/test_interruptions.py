@@ -46,7 +46,7 @@ RECIPES = {
 }
 """Of lora, test_resume.py tries more places."""
 EACH_CHANGE = ("sft", "qlora", "dpo adapter", "cpt full")
-"""With which each method and each kind of weights comes once."""
+"""With these each method and each kind of weights comes at least once."""
 NIGHT = at_night("the others have each method and each kind of weights")
 
 

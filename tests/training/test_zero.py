@@ -40,7 +40,7 @@ from tests.training.jobs import (
 from tests.training.ranks import in_a_process, in_each_rank, kill_after_first_bundle, run_gang
 from tests.training.test_fsdp import growth_of, write_bases
 
-NIGHT = at_night("the other cases have every line of it")
+NIGHT = at_night("cases like it at each change")
 RATES = {Method.LORA: 5e-3, Method.QLORA: 5e-3, Method.SFT: 1e-3}
 Gang = tuple[TrainingOrder, tuple[Report, ...]]
 
@@ -158,7 +158,7 @@ def test_in_bfloat16_stage_3_stays_near_float32(gang, method):
     assert losses_of["bfloat16"] == pytest.approx(losses_of["float32"], abs=0.05)
 
 
-@at_night("reads a base of 100 MB four times")
+@at_night("ten seconds; the same of FSDP2 at each change")
 def test_with_stage_3_a_rank_has_no_more_of_the_base_in_memory_than_its_share(tmp_path):
     write_bases(tmp_path, "llama", {"intermediate_size": 2048}, 8)
     for in_rows in (True, False):

@@ -6,7 +6,7 @@ import pytest
 from schemas.base import FailureClass
 from schemas.job import JobCancelled, JobFailed, JobPaused, JobRequeued, PauseReason
 from schemas.node import AllocatedNode
-from services.tracker.decide.cost import Ending, cost_of, ending_of, node_seconds
+from services.tracker.decide.cost import Ending, cost_of, device_seconds, ending_of, node_seconds
 from tests.builders import TENANT
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -60,6 +60,11 @@ def test_a_node_that_is_still_held_is_charged_until_now():
 def test_nodes_that_are_still_held_count_until_now():
     nodes = [a_node("1", seconds=None), a_node("1", seconds=5)]
     assert node_seconds(nodes, until=NOON + timedelta(seconds=10)) == 15
+
+
+def test_each_device_counts_and_a_node_without_names_has_one():
+    four = a_node("1", seconds=5).model_copy(update={"devices": (0, 1, 2, 3)})
+    assert device_seconds([four, a_node("1", seconds=None)], until=NOON + timedelta(seconds=10)) == 4 * 5 + 10
 
 
 def test_a_clock_that_went_back_never_pays_money_out():

@@ -83,6 +83,16 @@ class TestSearch:
         spec = a_sweep_spec(parameters={"num_epochs": parameter})
         assert {type(search.choose(spec, number, [])["num_epochs"]) for number in range(30)} == {kind}
 
+    @pytest.mark.parametrize(
+        ("parameter", "least", "most"), [(Range(low=2, high=4), 2, 4), (Range(low=0.5, high=0.75), 0.5, 0.75)]
+    )
+    def test_values_are_drawn_evenly_from_all_of_a_range(self, parameter, least, most):
+        spec = a_sweep_spec(parameters={"warmup_ratio": parameter})
+        values = [search.choose(spec, number, [])["warmup_ratio"] for number in range(300)]
+        assert min(values) == pytest.approx(least, abs=0.01)
+        assert max(values) == pytest.approx(most, abs=0.01)
+        assert sum(values) / len(values) == pytest.approx((least + most) / 2, rel=0.05)
+
     @pytest.mark.parametrize("parameter", [Range(low=1, high=9), Range(low=0.0, high=0.5, step=0.25), RATES])
     def test_an_estimate_has_the_types_that_were_asked_for(self, parameter):
         spec = a_sweep_spec(algorithm="tpe", parameters={"warmup_ratio": parameter})
