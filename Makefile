@@ -12,16 +12,17 @@ EXTRAS := gateway ingest training kubernetes scoring registry serving tracker au
 GPU_VENV := .venv-gpu
 GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))
 # In this order: two of the processes begin with what `tests/conftest.py` runs one by one, the third with what fails soonest.
+# The gateway's tests, one by one as well, wait while those of training compute.
 # Three of them on two cores: much of what runs one by one waits for other processes.
 TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract tests/unit tests/simulation \
-	tests/training tests/scoring tests/demo tests/integration
+	tests/integration/gateway tests/training tests/scoring tests/demo tests/integration
 # The tests of the rows of docs/proof/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
-CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py \
+CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py tests/integration/gateway/test_failpoints.py \
 	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/ops/test_audit.py \
 	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
 	tests/integration/kernel/test_topic_made_again.py tests/integration/local/test_matrices.py \
 	tests/integration/test_audit.py tests/integration/test_simulated_stores.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
-	tests/integration/test_serving_controller.py tests/integration/test_gateway_away.py \
+	tests/integration/test_serving_controller.py tests/integration/gateway/test_away.py \
 	tests/training/test_resume.py tests/unit/shared/test_reading.py tests/unit/shared/test_settings.py \
 	tests/unit/shared/test_versions.py tests/unit/trainer_agent/test_runner_decide.py
 SOAK := tests/chaos/test_soak.py

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gateway_world import World
-from tests.integration.page_world import logged_in
+from tests.integration.gateway.pages import logged_in
+from tests.integration.gateway.world import World
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 ARGUMENTS = (

@@ -13,8 +13,10 @@ ONE_BY_ONE = {
     "tests/serving/": "models",
     "tests/e2e/": "models",
     "tests/chaos/": "chaos",
+    "tests/integration/gateway/": "gateway",
 }
-"""Groups of folders. Side by side, tests of one group would need more memory and cores than a small machine has."""
+"""Groups of folders. Side by side, tests of one group would need more memory and cores than a small machine has; those of
+the gateway would each start one."""
 
 
 class ByFile(LoadScopeScheduling):

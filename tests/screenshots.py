@@ -8,10 +8,10 @@ from deploy.local.stack import Stack
 from schemas.base import FailureClass
 from schemas.cost import CostAccrued
 from tests import browser
-from tests.integration.alerting import raise_alert
-from tests.integration.cost_rows import accrued, add_costs
-from tests.integration.gateway_world import opened
-from tests.integration.page_world import Shown, add_many_jobs, add_steps, populate
+from tests.integration.gateway.alerting import raise_alert
+from tests.integration.gateway.cost_rows import accrued, add_costs
+from tests.integration.gateway.pages import Shown, add_many_jobs, add_steps, populate
+from tests.integration.gateway.world import opened
 
 FOLDER = Path("build/screenshots")
 SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}

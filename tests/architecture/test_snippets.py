@@ -27,12 +27,12 @@ HOLDERS = {
     ("deploy/local/README.md", "python"): OWN,
     ("docs/guides/consumer.md", "python"): "tests/integration/clients/test_clients.py",
     ("docs/guides/first-job.md", "json"): OWN,
-    ("docs/guides/from-openai.md", "python"): "tests/integration/clients/test_guides.py",
+    ("docs/guides/from-openai.md", "python"): "tests/integration/gateway/test_guides.py",
     ("docs/guides/service.md", "markdown"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "python"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "sql"): "tests/integration/test_add_a_service.py",
     ("docs/guides/sweeps.md", "toml"): OWN,
-    ("docs/guides/webhooks.md", "python"): "tests/integration/test_gateway_webhooks.py",
+    ("docs/guides/webhooks.md", "python"): "tests/integration/gateway/test_webhooks.py",
 }
 """The test of the blocks of a page in a language. Commands and outputs have no language; the tests below read them."""
 OPTIONS = re.compile(r"--options '([^']+)'")

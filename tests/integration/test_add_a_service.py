@@ -27,7 +27,7 @@ from deploy.local.stack import Stack
 from schemas.job import JobSucceeded
 from schemas.topics import SERVICES
 from tests.documents import FENCE, ROOT
-from tests.integration.gateway_world import mark, until
+from tests.integration.gateway.world import mark, until
 from tests.integration.voices import voices
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

@@ -30,7 +30,7 @@ from services.evaluator.decide.plan import suite_digest
 from shared.clock import utc_now
 from tests.architecture.source import ROOT
 from tests.builders import a_sha
-from tests.integration.gateway_world import World, mark, met, until
+from tests.integration.gateway.world import World, mark, met, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 

@@ -12,7 +12,7 @@ from deploy.local.site import site as local_site
 from schemas.topics import tenant_commands
 from shared.messaging.administration import ClientQuotas, quotas_of
 from tests.integration.clients.test_doors import PATIENCE_SECONDS, Login, Operator, operator
-from tests.integration.gateway_world import until
+from tests.integration.gateway.world import until
 
 __all__ = ["operator"]
 

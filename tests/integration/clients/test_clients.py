@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.binaries import go
 from deploy.local.stack import Stack
-from tests.integration.gateway_world import ENV, mark
+from tests.integration.gateway.world import ENV, mark
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 

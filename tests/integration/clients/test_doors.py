@@ -45,7 +45,7 @@ from shared.clock import utc_now
 from shared.messaging.kafka import sasl
 from shared.messaging.topics import KafkaTopics
 from tests.builders import a_job_spec, a_sha
-from tests.integration.gateway_world import ENV, mark, until
+from tests.integration.gateway.world import ENV, mark, until
 from tests.integration.voices import Voices, voices
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]

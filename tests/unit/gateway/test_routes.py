@@ -1,11 +1,11 @@
-"""The lists of routes that tenants are kept apart by (`tests/integration/test_gateway.py`) leave none out."""
+"""The lists of routes that tenants are kept apart by (`tests/integration/gateway/test_gateway.py`) leave none out."""
 
 import importlib
 import pkgutil
 import re
 
 from services.gateway import routes
-from tests.integration.owned_routes import ELSE, LISTS, OF_A_JOB
+from tests.integration.gateway.owned_routes import ELSE, LISTS, OF_A_JOB
 
 PARAMETERS = {
     "job_id": "job",
@@ -20,7 +20,7 @@ PARAMETERS = {
 }
 SAME_FOR_ALL = {"/docs", "/suites", "/webhook_event_types"}
 OF_NO_THING = {"/costs", "/quotas", "/refusals"}
-"""Numbers of the caller, and its commands, which `test_gateway_costs.py` and `test_gateway_commands.py` ask for as another
+"""Numbers of the caller, and its commands, which `gateway/test_costs.py` and `gateway/test_commands.py` ask for as another
 tenant.
 """
 

@@ -1,0 +1,90 @@
+"""Routes to what a tenant owns, for the tests that keep tenants apart."""
+
+from tests.integration.gateway.world import World, mark
+
+ENDPOINT = "/webhook_endpoints/{webhook_endpoint}"
+OF_WEBHOOKS = [
+    ("GET", ENDPOINT),
+    ("POST", ENDPOINT),
+    ("POST", f"{ENDPOINT}/rotate_secret"),
+    ("POST", f"{ENDPOINT}/test"),
+    ("GET", f"{ENDPOINT}/deliveries"),
+    ("POST", f"{ENDPOINT}/deliveries/{{webhook_delivery}}/replay"),
+    ("DELETE", ENDPOINT),
+]
+OF_A_JOB = [
+    ("GET", "/fine_tuning/jobs/{job}"),
+    ("POST", "/fine_tuning/jobs/{job}/cancel"),
+    ("POST", "/fine_tuning/jobs/{job}/pause"),
+    ("POST", "/fine_tuning/jobs/{job}/resume"),
+    ("POST", "/fine_tuning/jobs/{job}/retry"),
+    ("GET", "/fine_tuning/jobs/{job}/events"),
+    ("GET", "/fine_tuning/jobs/{job}/events?stream=true"),
+    ("GET", "/fine_tuning/jobs/{job}/checkpoints"),
+    ("POST", "/fine_tuning/jobs/{job}/checkpoints/{checkpoint}/register"),
+    ("GET", "/fine_tuning/jobs/{job}/logs"),
+    ("GET", "/fine_tuning/jobs/{job}/metrics"),
+    ("GET", "/fine-tuning/jobs/{job}"),
+    ("POST", "/fine-tuning/jobs/{job}/cancel"),
+]
+ELSE = [
+    ("GET", "/models/{model}"),
+    ("GET", "/models/{model}/lineage"),
+    ("GET", "/models/{model}/evaluation"),
+    ("GET", "/models/{model}/evaluation/items"),
+    ("GET", "/models/{model}/evaluation/log"),
+    ("POST", "/models/{model}/deploy"),
+    ("POST", "/models/{model}/evaluate"),
+    ("POST", "/models/{model}/promote"),
+    ("POST", "/models/{model}/archive"),
+    ("DELETE", "/models/{model}"),
+    ("GET", "/models/{version}"),
+    ("POST", "/models/{version}/deploy"),
+    ("GET", "/deployments/{model}"),
+    ("POST", "/deployments/{model}/rollback"),
+    ("DELETE", "/deployments/{model}"),
+    ("GET", "/datasets/{dataset}"),
+    ("GET", "/datasets/{dataset}/report"),
+    ("DELETE", "/datasets/{dataset}"),
+    ("GET", "/sweeps/{sweep}"),
+    ("POST", "/sweeps/{sweep}/cancel"),
+    ("GET", "/files/{file}"),
+    ("GET", "/files/{file}/content"),
+    ("DELETE", "/files/{file}"),
+    ("POST", "/uploads/{upload}/parts"),
+    ("POST", "/uploads/{upload}/complete"),
+    ("POST", "/uploads/{upload}/cancel"),
+    *OF_WEBHOOKS,
+]
+LISTS = [
+    "/fine_tuning/jobs",
+    "/fine_tuning/jobs?after={job}",
+    "/fine_tuning/jobs?limit=100",
+    "/files",
+    "/files?after={file}",
+    "/datasets",
+    "/datasets?after={dataset}",
+    "/models",
+    "/deployments",
+    "/webhook_endpoints",
+    "/webhook_endpoints?after={webhook_endpoint}",
+    "/alerts?limit=100",
+    "/sweeps",
+    "/sweeps?after={sweep}",
+]
+
+
+async def a_sweep(world: World) -> dict[str, str]:
+    files = {name: (await world.upload())["id"] for name in ("training_file", "validation_file")}
+    job = {"model": world.base_name, "retune": {"allow_ungated": True}} | files
+    body = {"job": job, "parameters": {"lora.rank": {"choices": [8, 16]}}}
+    answer = await world.ask("POST", "/sweeps", json=body)
+    assert answer.status_code == 200, answer.text
+    return {"sweep": answer.json()["id"]}
+
+
+async def a_webhook(world: World) -> dict[str, str]:
+    """An endpoint that is sent nothing, and a name as a delivery would have it."""
+    body = {"name": "x", "url": "https://example.com/x", "event_types": ["retune.deployment.failed"]}
+    endpoint = (await world.ask("POST", "/webhook_endpoints", json=body)).json()
+    return {"webhook_endpoint": endpoint["id"], "webhook_delivery": f"whd_{mark()}"}

@@ -1,0 +1,283 @@
+"""The page in a real browser: nothing violates its policy, it is live, and it can be used by keyboard alone."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.cache import cache_folder
+from schemas.training import StepsRecorded
+from services.gateway.page import assets
+from tests import browser
+from tests.chaos.scale import is_smallest
+from tests.integration.gateway.cost_rows import add_costs
+from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
+from tests.integration.gateway.world import ENV, ROW, World, a_step, until
+
+playwright = browser.require()
+expect = playwright.expect
+expect.set_options(timeout=40_000)
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
+    ),
+    # Its driver is a process whose pipes are closed after the loop.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WORST = ("serious", "critical")
+LIVE = "#live[data-state=live]"
+
+
+@pytest.fixture(scope="module")
+async def shown(world: World) -> Shown:
+    return await populate(world)
+
+
+@pytest.fixture(scope="module")
+async def chromium(shown: Shown) -> AsyncIterator[Any]:
+    async with browser.opened(playwright) as chromium:
+        yield chromium
+
+
+def axe() -> Path:
+    paths = sorted(cache_folder().glob("page-*/node_modules/axe-core/axe.min.js"))
+    if not paths:
+        pytest.skip("axe-core is not there: `make setup` copies it")
+    return paths[-1]
+
+
+async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.context.clear_cookies()
+        await page.goto("/jobs")
+        await page.fill("#key", world.keys["demo"])
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.keyboard.press("/")
+        part = shown.running.removeprefix("ftjob-")
+        await page.keyboard.type(part)
+        await expect(page.locator("#list tbody tr")).to_have_count(1)
+        await page.select_option("#sort", "cost")
+        await page.wait_for_url(f"**q={part}&sort=cost")
+        await page.select_option("#sort", "created")
+        await page.wait_for_url(f"**q={part}&sort=created")
+        await page.locator("body").press("Tab")
+        await page.evaluate("() => document.activeElement.blur()")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/jobs/{shown.running}")
+        value = page.locator("[data-metric=loss] [data-value]")
+        await expect(value).to_contain_text("at step 2,000")
+        await expect(page.locator("[data-metric=memory_bytes] canvas")).to_be_visible()
+        await expect(page.locator(LIVE)).to_be_visible()
+        recorded = StepsRecorded(
+            job_id=shown.running, tenant="demo", attempt=1, steps=(a_step(2001), a_step(2002))
+        )
+        await world.voices.say("runner", recorded)
+        await expect(value).to_contain_text("2.000 at step 2,002")
+        await expect(page.locator("#job-head")).to_contain_text("2,002 of 3,000 steps")
+
+
+async def test_a_page_whose_gateway_restarts_says_so_and_catches_up(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs/{shown.queued}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await world.stack.stop("gateway")
+        await expect(page.locator("#live[data-state=reconnecting]")).to_be_visible()
+        await expect(page.locator("#stale")).to_contain_text("not live since")
+        await world.db.execute("UPDATE job SET cost = 4.5 WHERE job_id = $1", shown.queued)
+        await world.stack.start("gateway", env=ENV)
+        await world.stack.wait_healthy("gateway")
+        await expect(page.locator("#job-head")).to_contain_text("$4.50")
+        await expect(page.locator(LIVE)).to_be_visible()
+
+
+async def test_a_command_asks_first_and_keeps_the_page(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs/{shown.queued}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("button", name="Cancel job…").click()
+        await expect(page.locator("#ask-cancel")).to_contain_text("It ends before its first step")
+        await page.keyboard.press("Escape")
+        assert "CancelJob" not in world.ear.types(shown.queued)
+        await page.get_by_role("button", name="Cancel job…").click()
+        await page.locator("#ask-cancel").get_by_role("button", name="Cancel job").click()
+        await expect(page.locator("#answer")).to_contain_text("cancel asked")
+        assert (await world.heard(shown.queued, "CancelJob")).message.tenant == "demo"
+        await expect(page.locator("#answer")).to_contain_text("Cancel asked.")
+
+
+async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path):
+    """The file is sent with its progress, errors come to their fields, and what is typed meanwhile stays."""
+    rows = tmp_path / "<img src=x>.jsonl"
+    rows.write_bytes(ROW * 3)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/jobs/new")
+        await page.set_input_files("#file", rows)
+        await expect(page.locator("#upload-state")).to_contain_text("is stored as file-")
+        await expect(page.locator("#training_file option:checked")).to_have_text("<img src=x>.jsonl · 264 B")
+        await page.select_option("#model", world.base_name)
+        await expect(page.locator("#verdict")).to_contain_text("can be submitted")
+        await expect(page.locator("#as-command pre")).to_contain_text(f"--model {world.base_name}")
+        await expect(page.locator("#method-dpo")).to_be_disabled()
+        await page.locator("#settings summary").focus()
+        await page.keyboard.press("Enter")
+        await page.locator("#retune-recipe-num_epochs").focus()
+        await page.keyboard.type("0")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_contain_text("found '0'")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_have_attribute("aria-invalid", "true")
+        await expect(page.locator("#retune-recipe-num_epochs")).to_be_focused()
+        await page.keyboard.press("Backspace")
+        await page.keyboard.type("2")
+        await expect(page.locator("#error-retune-recipe-num_epochs")).to_be_empty()
+        await expect(page.locator("#as-curl pre")).to_contain_text('"num_epochs": 2')
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs/ftjob-*")
+        job_id = page.url.rpartition("/")[2]
+    sent = await world.heard(job_id, "SubmitJob")
+    assert sent.message.spec.recipe.num_epochs == 2
+
+
+async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
+    await add_steps(world, shown.gated, 50)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/compare?runs={shown.running},{shown.gated}")
+        chart = page.locator("[data-metric=loss]")
+        await expect(chart.locator("canvas")).to_be_visible()
+        await chart.locator(".plot").focus()
+        await page.keyboard.press("Home")
+        await expect(chart.locator("[data-value]")).to_contain_text("step 1: 1 ")
+        await expect(page.locator("[data-metric=valid_loss] [data-note]")).not_to_be_empty()
+
+
+async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromium, replica):
+    """What a model writes is text, a side that fails says why, and to stop reaches the engine."""
+    version, tuned, base = await world.a_version(), await replica("stream"), await replica("stream")
+    tuned.words = ("tuned ", HOSTILE)
+    await world.serve(version, tuned)
+    await world.announce(base, has_base=True)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/models/{version.model_id}")
+        sides = [page.locator(f"[data-side={which}]") for which in ("base", "version")]
+        await page.locator("#question").focus()
+        await page.keyboard.type("What is it?")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator("#ask-state")).to_have_text("both have answered")
+        for side, text in zip(sides, ("an answer", f"tuned {HOSTILE}"), strict=True):
+            await expect(side.locator("[data-answer]")).to_have_text(text)
+            await expect(side.locator("[data-figures]")).to_contain_text("first token after")
+            await expect(side.locator("[data-figures]")).to_contain_text("2 tokens")
+        base.way = "die in a stream"
+        tuned.way = "stall"
+        await page.keyboard.press("Control+Enter")
+        await expect(sides[0].locator(".notice")).to_contain_text("failed in its answer")
+        await expect(sides[1].locator("[data-answer]")).to_have_text("tuned")
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.locator("#ask-state")).to_have_text("stopped")
+        await expect(page.get_by_role("button", name="Ask both")).to_be_focused()
+
+        async def has_gone() -> bool:
+            return tuned.was_left
+
+        await until(has_gone, "the question to be taken back from the engine")
+
+
+async def test_a_secret_is_rotated_and_an_endpoint_disabled_on_its_page(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/webhooks")
+        await page.locator(f"a[href='/webhooks/{shown.webhook}']").click()
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("button", name="Rotate secret…").click()
+        await page.locator("#rotate").get_by_role("button", name="Rotate secret").click()
+        await expect(page.locator("#answer .notice")).to_contain_text("shown only now: whsec_")
+        await expect(page.locator("#webhook")).to_contain_text("and the one before it until")
+        await expect(page.locator("#webhook")).not_to_contain_text("once it is enabled")
+        await page.get_by_role("button", name="Disable").click()
+        await expect(page.locator("#answer .notice")).to_contain_text("Disabled: what waits stays")
+        await expect(page.get_by_role("button", name="Enable")).to_be_visible()
+        await expect(page.locator("#webhook")).to_contain_text("once it is enabled")
+
+
+async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world, shown, chromium):
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/deployments")
+        button = page.get_by_role("button", name="keyboard shortcuts")
+        keys = page.locator("#keys")
+        await button.focus()
+        await page.keyboard.press("?")
+        await expect(keys.get_by_role("row", name="g d Deployments")).to_be_visible()
+        await expect(page.get_by_role("button", name="Close")).to_be_focused()
+        await page.keyboard.press("Escape")
+        await expect(keys).to_be_hidden()
+        await expect(button).to_be_focused()
+        await page.keyboard.press("g")
+        await page.keyboard.press("w")
+        await page.wait_for_url("**/webhooks")
+        await page.keyboard.press("Control+k")
+        await page.wait_for_url("**/jobs#q")
+        await expect(page.locator("#q")).to_be_focused()
+        await page.keyboard.type("j?")
+        await expect(page.locator("#q")).to_have_value("j?")
+        await page.wait_for_url("**/jobs?q=j*")
+        await page.get_by_role("button", name="keyboard shortcuts").click()
+        await page.get_by_label("shortcuts of letters").uncheck()
+        await page.keyboard.press("Escape")
+        await page.reload()
+        await page.keyboard.press("?")
+        await page.keyboard.press("/")
+        await expect(page.locator("#q")).not_to_be_focused()
+        await page.keyboard.press("Control+k")
+        await expect(page.locator("#q")).to_be_focused()
+        await expect(keys).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("number", "theme", "size"), [(0, "light", browser.DESKTOP), (1, "dark", browser.PHONE)]
+)
+async def test_every_page_can_be_read_by_everybody(world, shown, chromium, number, theme, size):
+    """No serious finding of axe, and no page that has to be moved sideways. At each change every other page."""
+    await add_costs(world, "demo", shown.running)
+    paths = (
+        "/",
+        "/jobs",
+        f"/jobs/{shown.running}",
+        f"/jobs/{shown.running}/timeline",
+        f"/jobs/{shown.failed}/settings",
+        f"/models/{shown.model.model_id}/gate",
+        f"/models/{shown.served.model_id}",
+        "/models",
+        "/deployments",
+        f"/jobs/new?from={shown.running}",
+        f"/compare?runs={shown.running},{shown.gated}",
+        "/datasets",
+        f"/datasets/{shown.dataset}",
+        f"/datasets/{shown.rejected}",
+        "/sweeps",
+        f"/sweeps/{shown.sweep}",
+        "/costs",
+        "/webhooks",
+        f"/webhooks/{shown.webhook}",
+        "/login",
+        "/nowhere",
+    )
+    async with browser.visiting(chromium, world, theme=theme, size=size) as page:
+        for path in paths[number::2] if is_smallest() else paths:
+            await page.goto(path)
+            width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
+            assert width <= visible, path
+            await page.evaluate(axe().read_text())
+            options = {"runOnly": ["wcag2a", "wcag2aa"]}
+            result = await page.evaluate("(options) => axe.run(document, options)", options)
+            findings = [
+                f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
+                for each in result["violations"]
+                if each["impact"] in WORST
+                for node in each["nodes"]
+            ]
+            assert findings == [], path

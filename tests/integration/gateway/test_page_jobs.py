@@ -1,0 +1,222 @@
+"""What the page shows of jobs that wait, and how one is made on it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import httpx
+import pytest
+
+from schemas.specification import Method, Recipe
+from tests.integration.gateway.pages import (
+    HOSTILE,
+    a_base_with_a_shape,
+    add_waiting_jobs,
+    csrf_in,
+    logged_in,
+    words_of,
+)
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+async def test_what_waits_begins_with_the_head_of_the_queue(world):
+    tenant = f"t-{mark()}"
+    world.keys[tenant] = await new_key(world, tenant)
+    await add_waiting_jobs(world, tenant, 30)
+    async with logged_in(world, tenant) as client:
+        answer = await client.get("/")
+    assert [*map(int, re.findall(r'title="waits-(\d+)"', answer.text))] == [*range(1, 21)]
+    assert "The first 20 of 31 are shown." in words_of(answer)
+
+
+@pytest.fixture(scope="module")
+async def person(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    async with logged_in(world) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def base(world: World) -> str:
+    """Whose layers take no adapter."""
+    fact = await a_base_with_a_shape(world, refused_methods={Method.LORA: f"no layer takes one {HOSTILE}"})
+    return fact.name
+
+
+async def hidden(client: httpx.AsyncClient) -> dict[str, str]:
+    """What a form carries by itself."""
+    html = (await client.get("/jobs/new")).text
+    return {"csrf": csrf_in(html), "once": re.search(r'name="once" value="([0-9a-f]{32})"', html)[1]}
+
+
+def field(html: str, name: str) -> str:
+    """What the page says of a field, with what is wrong with it."""
+    part = re.search(rf'id="error-{name}" data-part>(.*?)</div>', html, re.DOTALL)[1]
+    return unescape(re.sub(r"<[^>]*>", "", part))
+
+
+class TestUploads:
+    async def test_are_stored_as_those_of_programs(self, world, person):
+        form = await hidden(person)
+        answer = await person.post(
+            "/jobs/new/files",
+            data={"csrf": form["csrf"], "purpose": "fine-tune"},
+            files={"file": (f"{HOSTILE}.jsonl", ROW)},
+        )
+        assert answer.status_code == 303, answer.text
+        page = await person.get(answer.headers["location"])
+        file_id = answer.headers["location"].rpartition("=")[2]
+        assert f'value="{file_id}" selected' in page.text
+        assert "<script>alert" not in page.text
+        known = (await world.ask("GET", f"/files/{file_id}")).json()
+        assert (known["bytes"], known["purpose"]) == (len(ROW), "fine-tune")
+        assert known["filename"] in unescape(page.text)
+
+    async def test_of_scripts_are_answered_as_json(self, person):
+        headers = {"x-csrf-token": (await hidden(person))["csrf"], "accept": "application/json"}
+        body = {"data": {"purpose": "fine-tune"}, "headers": headers}
+        stored = await person.post("/jobs/new/files", files={"file": ("rows.jsonl", ROW)}, **body)
+        assert stored.json()["id"].startswith("file-")
+        refused = await person.post("/jobs/new/files", files={"file": ("rows.jsonl", b"no rows")}, **body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "file")
+
+    @pytest.mark.parametrize(
+        ("csrf", "headers"), [("", {}), ("0" * 64, {}), (None, {"sec-fetch-site": "cross-site"})]
+    )
+    async def test_of_others_are_refused(self, world, person, csrf, headers):
+        own = (await hidden(person))["csrf"]
+        before = await world.db.fetchval("SELECT count(*) FROM file")
+        answer = await person.post(
+            "/jobs/new/files",
+            data={"csrf": own if csrf is None else csrf, "purpose": "fine-tune"},
+            files={"file": ("rows.jsonl", ROW)},
+            headers=headers,
+        )
+        assert answer.status_code == 403
+        assert await world.db.fetchval("SELECT count(*) FROM file") == before
+
+    async def test_have_the_limit_of_uploads_and_no_other_form_has(self, person):
+        csrf = (await hidden(person))["csrf"]
+        for size, status in ((MAX_UPLOAD_BYTES + 200_000, 413), (MAX_UPLOAD_BYTES // 2, 400)):
+            answer = await person.post(
+                "/jobs/new/files",
+                data={"csrf": csrf, "purpose": "fine-tune"},
+                files={"file": ("rows.jsonl", b"x" * size)},
+            )
+            assert answer.status_code == status
+
+
+class TestNewJobs:
+    async def test_say_what_is_known_before_the_button(self, world, person, base):
+        file = await world.upload(name="chats.jsonl")
+        form = await hidden(person) | {"training_file": file["id"], "model": base, "method": "sft"}
+        answer = await person.post("/jobs/new/check", data=form)
+        words = words_of(answer)
+        assert "can be submitted Nothing that is known keeps this job from its end." in words
+        assert "rows 1 in chats.jsonl, chat" in words
+        assert "GiB of each device" in words
+        assert f"retune jobs submit \\ {file['id']} \\ --model {base}" in words
+        assert re.search(r'value="lora" disabled', answer.text)
+        assert f"no layer takes one {HOSTILE}" in words
+        assert re.search(r'value="dpo" disabled', answer.text), "the rows are no pairs"
+        assert "it expects rows of preference, and the file has rows of chat" in words
+        assert form["once"] in answer.text
+
+    @pytest.mark.parametrize(
+        ("changes", "name", "expected"),
+        [
+            ({"retune-recipe-num_epochs": "none"}, "retune-recipe-num_epochs", "found 'none'"),
+            ({"suffix": HOSTILE}, "suffix", "found '<script>"),
+            ({"method": "lora"}, "method", "no layer takes one"),
+            ({"model": "nobody"}, "model", "base model 'nobody' is not registered"),
+            ({"training_file": "file-nobody"}, "training_file", "does not exist"),
+            ({"options": "{"}, "options", "not JSON"),
+            ({"retune-recipe-batch_size": "1", "retune-resources-devices_per_node": "2"}, "retune-recipe-batch_size", "without work"),
+        ],
+    )  # fmt: skip
+    async def test_that_are_refused_say_so_at_the_field(self, world, person, base, changes, name, expected):
+        file = await world.upload()
+        form = await hidden(person) | {"training_file": file["id"], "model": base, "method": "sft"} | changes
+        for path, status in (("/jobs/new/check", 200), ("/jobs/new", 400)):
+            answer = await person.post(path, data=form)
+            assert answer.status_code == status
+            assert expected in field(answer.text, name)
+            assert 'aria-invalid="true"' in answer.text or name == "method"
+            assert "cannot be submitted" in words_of(answer)
+            for each, value in changes.items():
+                assert value in unescape(answer.text), f"{each} is kept"
+            assert "<script>alert" not in answer.text
+            assert 'id="as-command" data-part></div>' in answer.text, "there is nothing to copy"
+
+    async def test_are_made_once_however_often_the_form_is_sent(self, world, person, base):
+        file = await world.upload()
+        form = await hidden(person) | {"training_file": file["id"], "model": base, "method": "sft"}
+        first, second = await asyncio.gather(*(person.post("/jobs/new", data=form) for _ in range(2)))
+        assert first.status_code == second.status_code == 303
+        assert first.headers["location"] == second.headers["location"]
+        job_id = first.headers["location"].rpartition("/")[2]
+        sent = await world.heard(job_id, "SubmitJob")
+        assert (sent.message.tenant, sent.message.spec.base_model) == ("demo", base)
+        assert sent.message.spec.recipe.method == "sft"
+        assert (await world.heard(sent.message.dataset_id, "SubmitDataset")).message.spec.method == "sft"
+        changed = await person.post("/jobs/new", data=form | {"suffix": "other"})
+        assert changed.status_code == 303
+        assert changed.headers["location"] != first.headers["location"]
+
+    async def test_are_filled_in_from_another_job(self, world, person, base):
+        file = await world.upload()
+        form = await hidden(person) | {
+            "training_file": file["id"], "model": base, "method": "sft", "suffix": "first",
+            "retune-recipe-num_epochs": "2", "retune-policy-max_seq_length": "64", "retune-max_cost": "2.50",
+            "options": '{"gate": {"holdout": {"min_items": 120}}, "allow_ungated": true}',
+        }  # fmt: skip
+        form |= {"holdout_file": (await world.upload(content=ROW * 120))["id"]}
+        answer = await person.post("/jobs/new", data=form)
+        assert answer.status_code == 303, words_of(answer)
+        job_id = answer.headers["location"].rpartition("/")[2]
+        assert str((await world.heard(job_id, "SubmitJob")).message.spec.max_cost) == "2.50"
+        page = await person.get(f"/jobs/new?from={job_id}")
+        for name, value in form.items():
+            if name not in ("csrf", "once", "options", "training_file", "holdout_file", "model", "method"):
+                assert f'name="{name}" value="{value}"' in page.text
+        assert f'value="{file["id"]}" selected' in page.text
+        assert 'value="sft" checked' in page.text
+        assert '"min_items": 120' in unescape(page.text)
+        assert "can be submitted" in words_of(page)
+        async with logged_in(world, "other") as client:
+            assert (await client.get(f"/jobs/new?from={job_id}")).status_code == 404
+            assert (await client.get(f"/jobs/new?training_file={file['id']}&base={base}")).status_code == 200
+
+    async def test_that_the_tenant_may_not_have_are_not_offered(self, world):
+        tenant = f"t-{mark()}"
+        world.keys[tenant] = await new_key(world, tenant)
+        await world.db.execute("""UPDATE tenant SET quotas = '{"open_jobs": 0}' WHERE name = $1""", tenant)
+        async with logged_in(world, tenant) as client:
+            page = await client.get("/jobs/new")
+        assert "0 jobs have not ended, which is all that the tenant may have" in words_of(page)
+        assert re.search(r"disabled>Submit the job", page.text)
+
+
+class TestComparisons:
+    async def test_have_the_baseline_first_and_what_differs_alone(self, world, person):
+        first = await world.a_running_job()
+        second = await world.a_running_job(recipe=Recipe(lora={"rank": 8}))
+        page = await person.get(f"/compare?runs={first},{second}&base={second}")
+        words = words_of(page)
+        assert f'data-runs="{second},{first}"' in page.text
+        assert "recipe.lora.rank 8 32" in words
+        assert "baseline" in words
+        added = await person.get(f"/compare?runs={first}&add={second}")
+        assert f'data-runs="{first},{second}"' in added.text
+        assert "Choose two to 8 jobs" in words_of(await person.get("/compare"))
+
+    async def test_are_of_eight_at_most_and_ones_own(self, world, person):
+        job_id = await world.a_running_job("other")
+        absent = f"{job_id[:-3]}zzz"
+        answers = [await person.get(f"/compare?runs={each}") for each in (job_id, absent)]
+        assert [answer.status_code for answer in answers] == [404, 404]
+        many = ",".join(f"ftjob-{each}" for each in range(9))
+        refused = await person.get(f"/compare?runs={many}")
+        assert (refused.status_code, "runs: found 9, expected at most 8" in words_of(refused)) == (400, True)

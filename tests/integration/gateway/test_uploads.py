@@ -1,0 +1,101 @@
+"""Files on their way into the gateway: names, sizes, forms at fault."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, World
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+
+class TestUploads:
+    @pytest.mark.parametrize(
+        ("name", "shown"),
+        [
+            ("../../etc/passwd", "passwd"),
+            ("a\u202eb.jsonl", "ab.jsonl"),
+            ("x" * 3000, "x" * 255),
+            ("..", "upload.jsonl"),
+        ],
+    )
+    async def test_with_a_hostile_name_are_shown_by_a_harmless_one(self, world, name, shown):
+        assert (await world.upload(name=name))["filename"] == shown
+
+    async def test_with_a_nul_in_the_name_are_kept(self, world):
+        form = (
+            b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nfine-tune\r\n'
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a\x00b.jsonl"\r\n\r\n'
+            b'{"text": "a"}\r\n--b--\r\n'
+        )
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await world.ask("POST", "/files", content=form, headers=headers)
+        assert (answer.status_code, answer.json()["filename"]) == (200, "ab.jsonl")
+
+    async def test_that_are_announced_as_too_long_are_refused_unread(self, world):
+        """Nothing but the head is sent: an answer shows that nobody waited for the body."""
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {world.keys['demo']}\r\n"
+            f"content-type: multipart/form-data; boundary=b\r\ncontent-length: {MAX_UPLOAD_BYTES * 2}\r\n\r\n"
+        )
+        answer = await raw(world, head.encode())
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b'"code":"request_too_large"' in answer
+
+    async def test_that_grow_too_long_are_refused(self, world):
+        async def endless() -> AsyncIterator[bytes]:
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+            for _ in range(3 * MAX_UPLOAD_BYTES // 65536):
+                yield b"x" * 65536
+
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await world.ask("POST", "/files", content=endless(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+    async def test_of_strangers_are_not_read(self, world):
+        head = (
+            "POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer nobody\r\n"
+            "content-type: multipart/form-data; boundary=b\r\ncontent-length: 1000\r\n\r\n"
+        )
+        assert (await raw(world, head.encode())).startswith(b"HTTP/1.1 401")
+
+    @pytest.mark.parametrize(
+        ("files", "data", "param", "code"),
+        [
+            ({"file": ("a", b"PAR1\x15\x04")}, {"purpose": "fine-tune"}, "file", "not_available_yet"),
+            ({"file": ("a", b"{")}, {"purpose": "fine-tune"}, "file", "invalid_file"),
+            ({"file": ("a", b"{}")}, {"purpose": "fine-tune", "colour": "x"}, "colour", "unknown_parameter"),
+            (
+                {"file": ("a", b"{}")},
+                {"purpose": "fine-tune", "expires_after[anchor]": "created_at"},
+                "expires_after",
+                "not_available_yet",
+            ),
+            ({"file": ("a", b"{}")}, {"purpose": "vision"}, "purpose", "invalid_value"),
+            ({"file": ("a", b"{}")}, {}, "purpose", "missing_required_parameter"),
+            ({"other": ("a", b"{}")}, {"purpose": "fine-tune"}, "other", "unknown_parameter"),
+            (None, {"purpose": "fine-tune", "file": "text"}, "file", "invalid_value"),
+            (None, {}, "file", "missing_required_parameter"),
+        ],
+    )
+    async def test_at_fault_are_refused_by_field(self, world, files, data, param, code):
+        answer = await world.ask("POST", "/files", files=files, data=data)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+async def raw(world: World, request: bytes) -> bytes:
+    port = int(world.stack.url("gateway").rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        await writer.drain()
+        async with asyncio.timeout(20):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            assert length is not None, head
+            return head + await reader.readexactly(int(length[1]))
+    finally:
+        writer.close()
