@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +38,24 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
         "min": min(values),
         "max": max(values),
         "rounds": list(values),
+    }
+
+
+@dataclass(frozen=True)
+class Start:
+    """What it took from a start to the first answer."""
+
+    seconds: float
+    processor_seconds: float
+    memory_mib: float
+
+
+def summaries(starts: Mapping[str, Sequence[Start]]) -> dict[str, dict[str, Any]]:
+    """Of the rounds of each side, a summary of each field."""
+    names = [each.name for each in fields(Start)]
+    return {
+        side: {name: summary([getattr(start, name) for start in rounds]) for name in names}
+        for side, rounds in starts.items()
     }
 
 

@@ -6,10 +6,8 @@ process's once it is healthy: modules imported, connections open, topics assigne
 """
 
 import asyncio
-import dataclasses
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,13 +17,6 @@ from deploy.local.stack import Stack
 from schemas.topics import SERVICES
 
 ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class Start:
-    seconds: float
-    processor_seconds: float
-    memory_mib: float
 
 
 def main() -> None:
@@ -40,22 +31,18 @@ async def run() -> None:
             starts = {name: [await start(stack, name) for _ in range(ROUNDS + 1)][1:] for name in SERVICES}
         finally:
             await stack.down()
-    names = [each.name for each in dataclasses.fields(Start)]
-    results = {
-        service: {name: report.summary([getattr(each, name) for each in rounds]) for name in names}
-        for service, rounds in starts.items()
-    }
-    report.write("starts", results, packages=("aiokafka", "asyncpg", "pydantic"), settings={"rounds": ROUNDS})
+    packages = ("aiokafka", "asyncpg", "pydantic")
+    report.write("starts", report.summaries(starts), packages=packages, settings={"rounds": ROUNDS})
 
 
-async def start(stack: Stack, name: str) -> Start:
+async def start(stack: Stack, name: str) -> report.Start:
     began = time.monotonic()
     await stack.start(name)
     await stack.wait_healthy(name)
     seconds = time.monotonic() - began
     process = psutil.Process(stack.pid(name))
     times, memory = process.cpu_times(), process.memory_full_info()
-    started = Start(round(seconds, 2), round(times.user + times.system, 2), round(memory.uss / 2**20))
+    started = report.Start(round(seconds, 2), round(times.user + times.system, 2), round(memory.uss / 2**20))
     report.progress(f"{name}: {started}")
     await stack.stop(name)
     return started

