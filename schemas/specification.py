@@ -331,6 +331,9 @@ class Recipe(Spec):
     gradient_checkpointing_auto: bool = False
     """Whether the device decides. Set where `gradient_checkpointing` is left out or `auto`: in messages it is a
     boolean, which older recipes always have."""
+    compile: Annotated[bool | None, Field(exclude_if=is_none)] = None
+    """Compile the repeated layers at the first step of each attempt, which takes a minute or more, for faster steps:
+    on GPUs alone. None: no."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random."""
     checkpoint: CheckpointSpec = CheckpointSpec()

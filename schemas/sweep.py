@@ -20,8 +20,9 @@ from schemas.base import (
     TenantName,
     Usd,
 )
-from schemas.compatibility import Refusal, check
+from schemas.compatibility import check
 from schemas.job import Artifact
+from schemas.recipe_rules import Refusal
 from schemas.specification import JobSpec
 
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)] | Annotated[float, Field(ge=-1e15, le=1e15)]

@@ -110,6 +110,8 @@ class Preparation(Value):
     the field."""
     gradient_checkpointing: bool
     """Whether activations are computed again instead of kept."""
+    compile: bool = False
+    """Whether the repeated layers are compiled."""
     offload_optimizer: bool = False
     """Whether moments and the update of the weights are in the host's memory."""
     packing: PackingVerdict
@@ -129,6 +131,7 @@ class Preparation(Value):
     def summary(self) -> str:
         """One sentence for people."""
         recomputing = ", activations recomputed" if self.gradient_checkpointing else ""
+        compiling = ", layers compiled" if self.compile else ""
         offload = ", moments in the host's memory" if self.offload_optimizer else ""
         attention = f", attention {self.attention}" if self.attention else ""
         speed = self.summed_bytes_per_second
@@ -137,7 +140,7 @@ class Preparation(Value):
             f"{self.world_size} x {self.device} in {self.precision}{attention}{summing}, "
             f"packing {self.packing}{self._measured}; "
             f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, {self.batch_size} windows "
-            f"per step by {self.micro_batch_size} per device{recomputing}{offload}; {self._memory}"
+            f"per step by {self.micro_batch_size} per device{recomputing}{compiling}{offload}; {self._memory}"
         )
 
     @property

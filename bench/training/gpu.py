@@ -3,8 +3,8 @@
 `python -m bench.training.gpu ["MODEL METHOD MODE"…]` takes a few optimizer steps of random weights on rows whose
 lengths are spread as those of real ones, each case in a process of its own, and writes a file for each. Counted are
 real tokens, without padding; figures are medians of the steps after the first ones. The modes are what a job runs as
-(`default`), the same where sums may have any order (`any-order`), and the same with its blocks compiled (`compiled`),
-which no job does yet.
+(`default`), the same where sums may have any order (`any-order`), and one whose recipe has its layers compiled
+(`compiled`).
 """
 
 import json
@@ -105,7 +105,6 @@ def measure(scratch: Path, model: str, method: str, mode: str) -> dict[str, Any]
     """One case, in this process."""
     import torch
 
-    from services.trainer_agent.training.network import transformer_blocks
     from services.trainer_agent.training.reports import Reports
     from services.trainer_agent.training.setup import compare, prepare
     from services.trainer_agent.training.step import take_step
@@ -117,7 +116,7 @@ def measure(scratch: Path, model: str, method: str, mode: str) -> dict[str, Any]
     if not base_dir.exists():
         _write_base(base_dir, SHAPES[model])
     began = time.monotonic()
-    order, world = _order(base_dir, scratch, method)
+    order, world = _order(base_dir, scratch, method, compiles=mode == "compiled")
     work_dir = a_work_dir(Path(tempfile.mkdtemp(dir=scratch)) / "work", order)
     stop = StopRequest(work_dir)
     run, _ = prepare(order, work_dir, world, Reports(work_dir, world))
@@ -125,9 +124,6 @@ def measure(scratch: Path, model: str, method: str, mode: str) -> dict[str, Any]
     prepared_seconds = time.monotonic() - began
     if mode == "any-order":
         torch.use_deterministic_algorithms(False)
-    if mode == "compiled":
-        for block in transformer_blocks(run.network):
-            block.compile()
     steps = []
     for _ in range(NUM_STEPS):
         step = take_step(run, stop)
@@ -177,7 +173,7 @@ def _write_base(directory: Path, shape: Shape) -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
-def _order(base_dir: Path, scratch: Path, method: str) -> tuple[Any, Any]:
+def _order(base_dir: Path, scratch: Path, method: str, *, compiles: bool) -> tuple[Any, Any]:
     from schemas.base import DeviceKind
     from schemas.specification import LoraSpec, Method, Recipe
     from tests.training.jobs import Inputs, an_order, write_dataset
@@ -192,6 +188,7 @@ def _order(base_dir: Path, scratch: Path, method: str) -> tuple[Any, Any]:
             "micro_batch_size": MICRO_BATCH,
             "optimizer": _optimizer(method),
             "gradient_checkpointing": "auto",
+            "compile": compiles or None,
             "seed": SEED,
         }
     )

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Literal, Protocol, TypeVar
 
 from schemas.base import FileRef, StartFrom
-from schemas.compatibility import Refusal, check, check_holdout_of_texts, check_start
+from schemas.compatibility import check, check_holdout_of_texts, check_start
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.lifecycle import TERMINAL, JobState
+from schemas.recipe_rules import Refusal
 from schemas.specification import (
     FORMATS_OF_METHOD,
     DatasetFormat,

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from schemas.compatibility import Refusal, check_base
+from schemas.compatibility import check_base
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
 from schemas.placement import demand, needed_device, suits
+from schemas.recipe_rules import Refusal
 from schemas.specification import JobSpec, Resources
 from services.gateway.memory import Base, why_not_saved_in_time, why_too_large
 

@@ -10,8 +10,9 @@ from pydantic_core import to_jsonable_python
 
 from schemas.base import CapacityType
 from schemas.capabilities import BaseCapabilities
-from schemas.compatibility import SUPERVISED, methods_for
+from schemas.compatibility import methods_for
 from schemas.gate import GateSpec
+from schemas.recipe_rules import SUPERVISED
 from schemas.specification import (
     FORMATS_OF_METHOD,
     WEIGHTS_OF_METHOD,

@@ -78,6 +78,13 @@ def transformer_blocks(network: TokenLosses) -> Iterator[nn.Module]:
     return (module for module in network.causal_lm.modules() if type(module).__name__ in block_types)
 
 
+def compile_blocks(network: TokenLosses) -> None:
+    """Compile each repeated layer when it is first called. One program for all shapes: a resumed run meets them in
+    another order than the run before, and must compute the same bits."""
+    for block in transformer_blocks(network):
+        block.compile(dynamic=True)
+
+
 def num_matmul_parameters(network: TokenLosses) -> int:
     """Count the base weights that each token is multiplied with: all but an input table that is not also the head."""
     causal_lm = network.causal_lm

@@ -18,7 +18,12 @@ from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.memory import estimated_bytes, fitted, has_all_by_node
-from services.trainer_agent.training.network import build_network, num_matmul_parameters, trainable
+from services.trainer_agent.training.network import (
+    build_network,
+    compile_blocks,
+    num_matmul_parameters,
+    trainable,
+)
 from services.trainer_agent.training.plan import Layout
 from services.trainer_agent.training.preflight import check_packing
 from services.trainer_agent.training.quantized import num_values, quantized_base
@@ -110,6 +115,8 @@ def _assemble(
     by_node = has_all_by_node(network, order, world, max_seq_length=dataset.manifest.max_seq_length)
     if by_node:
         log.info("each of %d nodes has a copy of the weights, spread over its devices", order.nodes)
+    if order.recipe.compile:
+        compile_blocks(network)
     sharding = shard(network, order.recipe, world, by_node=by_node)
     sampler = _sampler_of(order.recipe, len(dataset.training))
     # Each rank draws its own dropout; a bundle carries every rank's state.
@@ -191,6 +198,7 @@ def _preparation(run: Run, verdict: PackingVerdict, distances: PackingDistances 
         micro_batch_size=recipe.micro_batch_size,
         attention=run.network.attention,
         gradient_checkpointing=run.network.causal_lm.is_gradient_checkpointing,
+        compile=bool(recipe.compile),
         offload_optimizer=recipe.sharded.offload_optimizer,
         packing=verdict,
         distances=distances,

@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 
+from schemas.base import DeviceKind
 from schemas.compatibility import ROWS, check, check_base, check_start, methods_for
 from schemas.specification import (
     CheckpointSpec,
@@ -167,6 +168,22 @@ def test_deepspeed_takes_no_other_optimizer_even_on_one_device():
         assert f"optimizer {optimizer} with library deepspeed: weights are sharded there" in refusal.message
         assert reason in refusal.message
         assert refusal.message.endswith(f"{optimizer} on 1 node with 1 device and library fsdp2")
+
+
+@pytest.mark.parametrize("device", [None, DeviceKind.CPU])
+def test_layers_are_compiled_on_gpus_alone(device):
+    spec = a_spec(compile=True)
+    refusal = check(spec.model_copy(update={"resources": Resources(device=device)}))
+    assert (refusal.code, refusal.param) == ("compile_not_on_device", "recipe.compile")
+    assert f"resources.device is {device or 'left out'};" in refusal.message
+    assert check(spec.model_copy(update={"resources": Resources(device=DeviceKind.CUDA)})) is None
+
+
+def test_deepspeed_compiles_no_layer():
+    spec = a_spec(compile=True, sharding=ShardingSpec(library="deepspeed"))
+    refusal = check(spec.model_copy(update={"resources": Resources(device=DeviceKind.CUDA)}))
+    assert (refusal.code, refusal.param) == ("compile_not_sharded", "recipe.compile")
+    assert "Nearest that works: library fsdp2" in refusal.message
 
 
 @pytest.mark.parametrize("name", sorted(get_args(OptimizerName)))
