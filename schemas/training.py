@@ -51,9 +51,10 @@ class BundleMetrics(Value):
     full_valid_loss: float | None = None
     """Loss over all windows of the validation file; of the last bundle, and where the recipe asks for it."""
     perplexity: float | None = None
-    """Perplexity of the validation file, e to the power of `full_valid_loss`; of method cpt alone."""
+    """Of validation tokens: e to the power of `full_valid_loss`, or of `valid_loss` where there is none; with all
+    methods but dpo, whose loss is of pairs."""
     start_perplexity: float | None = None
-    """Perplexity of the validation file before the first step."""
+    """Perplexity of the validation file before the first step; of method cpt alone, beside `full_valid_loss`."""
     reward_margin: float | None = None
     """Mean by which the chosen answer has the greater reward, over the pairs that the validation loss is over; of
     method dpo alone, as is the next."""

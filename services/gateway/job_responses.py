@@ -87,7 +87,7 @@ class RecordedStep(StepMetrics):
     full_valid_loss: float | None
     """Loss after the step on all windows of the validation file."""
     perplexity: float | None = None
-    """Perplexity on the validation file, with cpt, where `full_valid_loss` is measured."""
+    """Perplexity on the validation file, by `full_valid_loss` or else `valid_loss`; none with dpo."""
 
 
 class Stage(Answer):
@@ -225,9 +225,9 @@ class CheckpointMetrics(Answer):
     served, while the other losses are on the base in 4 bits. Measured for the last checkpoint alone."""
     full_valid_loss: float | None
     perplexity: float | None = None
-    """Perplexity on the validation file, with cpt, of the last checkpoint and where `full_valid_loss` is measured."""
+    """Perplexity on the validation file, by `full_valid_loss` or else `valid_loss`; none with dpo."""
     start_perplexity: float | None = None
-    """Perplexity before the first step."""
+    """Perplexity on the validation file before the first step, with cpt, beside `full_valid_loss`."""
     reward_margin: float | None = None
     """Mean by which chosen answers of the validation file have a greater reward than rejected ones, with dpo."""
     reward_accuracy: float | None = None

@@ -85,6 +85,10 @@ class TestLora:
         ]
         assert saved[-1].parts == saved[-1].all_parts
         assert saved[-1].metrics.full_valid_loss < saved[0].metrics.valid_loss
+        *periodic, final = (each.metrics for each in saved)
+        losses = [*(metrics.valid_loss for metrics in periodic), final.full_valid_loss]
+        perplexities = [metrics.perplexity for metrics in (*periodic, final)]
+        assert perplexities == pytest.approx([math.exp(loss) for loss in losses])
 
     def test_bundle_holds_safetensors_and_json_alone(self, lora_reports):
         saved = reports_of(lora_reports, Saved)[-1]

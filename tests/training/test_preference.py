@@ -255,6 +255,7 @@ class TestRun:
         )
         metrics = reports_of(whole, Saved)[-1].metrics
         assert metrics.full_valid_loss < math.log(2)
+        assert metrics.perplexity is None
         assert metrics.reward_margin > 0
         assert metrics.reward_accuracy * 9 == pytest.approx(round(metrics.reward_accuracy * 9))
 

@@ -86,7 +86,10 @@ class TestRun:
         [ended] = reports_of(whole, Ended)
         *periodic, final = reports_of(whole, Saved)
         assert ended.outcome is Outcome.COMPLETED
-        assert all(saved.metrics.perplexity is None for saved in periodic)
+        assert periodic
+        for metrics in (saved.metrics for saved in periodic):
+            assert metrics.perplexity == pytest.approx(math.exp(metrics.valid_loss))
+            assert metrics.start_perplexity is None
         metrics = final.metrics
         assert metrics.perplexity == pytest.approx(math.exp(metrics.full_valid_loss))
         assert metrics.start_perplexity > metrics.perplexity

@@ -14,7 +14,7 @@ from shared.failpoints import failpoint
 
 def train(run: Run, stop: StopRequest, resumed: Bundle | None) -> Outcome:
     """Train to the last step or to a stop. Either way the newest state is in a reported bundle at the end."""
-    if run.step == 0 and run.objective.reports_perplexity:
+    if run.step == 0 and run.objective.measures_start:
         run.start_valid_loss = metrics_now(run, stop, full=True).full_valid_loss
     saver = Saver(run)
     while not run.has_ended:

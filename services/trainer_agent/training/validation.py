@@ -72,8 +72,8 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
     full_loss, numbers = all_sums.means(run)
     measured = {name: value for name, value in numbers.items() if name in BundleMetrics.model_fields}
     if full:
-        measured |= {"full_valid_loss": full_loss} | _perplexities(run, full_loss)
-    return metrics.model_copy(update={"valid_loss": loss, **measured})
+        measured["full_valid_loss"] = full_loss
+    return metrics.model_copy(update={"valid_loss": loss, **measured, **_perplexities(run, full_loss, full=full)})
 
 
 def _on_the_served_base(run: Run, stop: StopRequest) -> dict[str, float]:
@@ -92,11 +92,11 @@ def _on_the_served_base(run: Run, stop: StopRequest) -> dict[str, float]:
     return {"served_valid_loss": served}
 
 
-def _perplexities(run: Run, loss: float) -> dict[str, float]:
-    if not run.objective.reports_perplexity:
+def _perplexities(run: Run, loss: float, *, full: bool) -> dict[str, float]:
+    if not run.objective.is_of_tokens:
         return {}
-    start = {} if run.start_valid_loss is None else {"start_perplexity": _exp(run.start_valid_loss)}
-    return {"perplexity": _exp(loss), **start}
+    start = run.start_valid_loss if full else None
+    return {"perplexity": _exp(loss)} | ({} if start is None else {"start_perplexity": _exp(start)})
 
 
 def _exp(loss: float) -> float:

@@ -39,8 +39,10 @@ class Objective:
     """Names of the numbers measured of the terms; their means over a step and over a validation are reported."""
     has_reference: bool = False
     """Whether the log-probabilities of all answers by the model at step 0 must be known."""
-    reports_perplexity: bool = False
-    """Whether the perplexity of the validation file is reported, before the first step and after the last."""
+    is_of_tokens: bool = True
+    """Whether the loss is a mean over tokens, so that e to the power of it is their perplexity."""
+    measures_start: bool = False
+    """Whether the loss on the whole validation file is measured before the first step, too."""
 
     def means(self, sums: Sequence[float], count: int) -> tuple[float, dict[str, float]]:
         """Return the mean loss and the mean of each number from their sums over all micro batches and ranks."""

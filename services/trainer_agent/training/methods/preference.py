@@ -35,7 +35,7 @@ def preference(recipe: Recipe) -> Objective:
     def terms(network: TokenLosses, micro_batch: MicroBatch, device: torch.device) -> Terms:
         return _terms(dpo, network, micro_batch, device)
 
-    return Objective(terms, num_terms, numbers=NUMBERS, has_reference=dpo.has_reference)
+    return Objective(terms, num_terms, NUMBERS, has_reference=dpo.has_reference, is_of_tokens=False)
 
 
 def num_terms(windows: Sequence[Window]) -> int:

@@ -5,7 +5,7 @@ is a target too. A document that is longer than a window continues in another ro
 every token but the document's first has one before it and is predicted once. The loss is the mean negative
 log-likelihood of all of them: the loss masks mark every token of a document, and the rest is as with answers.
 
-The perplexity of the validation file is reported twice, before the first step and after the last.
+The perplexity of the validation file is reported before the first step, too.
 """
 
 from dataclasses import replace
@@ -16,4 +16,4 @@ from services.trainer_agent.training.methods.supervised import supervised
 
 
 def pretraining(recipe: Recipe) -> Objective:
-    return replace(supervised(recipe), reports_perplexity=True)
+    return replace(supervised(recipe), measures_start=True)
