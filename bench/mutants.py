@@ -3,6 +3,7 @@
     python -m bench.mutants                         all that have no verdict yet
     python -m bench.mutants 'services.scheduler.*'  these, again
     python -m bench.mutants --sample 600 --seed 2   so many, each as likely as any other: those without a verdict
+    python -m bench.mutants --again FILE            those that survived with kind `open` in that file of results
 
 Run in the root. `mutants/` keeps every verdict while the function and the tests that reach it are the same, so that a
 run that was interrupted continues where it was. A mutant that no unit test reaches counts as a survivor.
@@ -10,6 +11,7 @@ run that was interrupted continues where it was. A mutant that no unit test reac
 
 import argparse
 import fnmatch
+import json
 import os
 import random
 import shutil
@@ -50,18 +52,24 @@ def main() -> None:
     parser.add_argument("patterns", nargs="*")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--again", type=Path, metavar="FILE")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     generate(arguments.processes)
     with mock.patch("mutmut.workers.isolation.PytestRunner", CollectedOnce):
         drop_old_verdicts(get_mutant_runner())
         ends = {name: end for of_module in ends_by_module().values() for name, end in of_module.items()}
-        chosen = choose([*ends], arguments.patterns, arguments.sample, arguments.seed)
+        if arguments.again:
+            chosen = survivors_in(arguments.again, [*ends])
+        else:
+            chosen = choose([*ends], arguments.patterns, arguments.sample, arguments.seed)
         left = [name for name in chosen if ends[name] == NO_VERDICT]
         if left or arguments.patterns:
-            named = left if arguments.sample else arguments.patterns
+            named = arguments.patterns or (left if arguments.sample or arguments.again else [])
             cli(["run", "--max-children", str(arguments.processes), *named], standalone_mode=False)
     settings = {"sample": arguments.sample, "seed": arguments.seed} if arguments.sample else {}
+    if arguments.again:
+        settings["again"] = arguments.again.name
     record(ends_by_module(), set(chosen), settings)
 
 
@@ -100,6 +108,26 @@ def choose(names: list[str], patterns: Collection[str], sample: int | None, seed
     return [name for name in names if any(fnmatch.fnmatch(name, each) for each in patterns or ["*"])]
 
 
+def survivors_in(results: Path, names: Collection[str]) -> list[str]:
+    """Return the mutants that survived there and are still the same, and of functions that changed all."""
+    before = {
+        name: each["change"]
+        for name, each in json.loads(results.read_text())["results"]["survivors"].items()
+        if each["kind"] == "open"
+    }
+    paths = {function_of(name): path for path, of_module in ends_by_module().items() for name in of_module}
+    changed = {
+        function_of(name)
+        for name, lines in before.items()
+        if name not in names or change(name, paths[function_of(name)]) != lines
+    }
+    return [name for name in names if function_of(name) in changed or name in before]
+
+
+def function_of(name: str) -> str:
+    return name.partition("__mutmut_")[0]
+
+
 def record(ends: Mapping[Path, Mapping[str, str]], chosen: set[str], settings: Mapping[str, Any]) -> None:
     """Write how those that were chosen ended, once all have a verdict."""
     tried = {
@@ -111,7 +139,7 @@ def record(ends: Mapping[Path, Mapping[str, str]], chosen: set[str], settings: M
         progress(f"{left} of {len(chosen)} mutants have no verdict yet: the same command continues")
         return
     write(
-        "mutants",
+        "mutants-again" if "again" in settings else "mutants",
         {
             "mutants": sum(len(of_module) for of_module in ends.values()),
             "modules": {str(path): dict(Counter(each.values())) for path, each in tried.items() if each},
