@@ -16,15 +16,22 @@ REFUSED, UNREACHABLE = 1, 3
 
 app = typer.Typer(
     cls=Nouns,
-    help="Fine-tune, gate and serve models on your own machines.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 
 
 @app.callback()
-def options(json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False) -> None:
+def options(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Results as JSON on stdout.")] = False,
+) -> None:
+    """Fine-tune, gate and serve models on your own machines. Alone: where you are, and what to do next."""
     Output.as_json = json
+    if context.invoked_subcommand is None:
+        from cli.commands.overview import show_overview  # commands are imported when one of them is called
+
+        show_overview()
 
 
 @app.command()

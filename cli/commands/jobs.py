@@ -10,8 +10,10 @@ import typer
 
 from cli.commands.bar import Bar
 from cli.commands.base_models import described_estimate, described_model
+from cli.commands.compare import compared, num_equal, why_not_comparable
 from cli.commands.context import api
 from cli.commands.numbers import written
+from cli.commands.sparkline import sparkline
 from cli.commands.watch import details, ending, in_short, is_over, line, mark, place, stage, state_of
 from cli.output import legible, note, show, show_table, stderr, write
 from ops.errors import RefusedByPlatform
@@ -22,6 +24,8 @@ app = typer.Typer(add_completion=False, help="Fine-tuning jobs.", no_args_is_hel
 
 JOBS = "/fine_tuning/jobs"
 POLL_SECONDS = 0.5
+STEPS_OF_CURVE = 1_000
+"""Steps whose losses are drawn, the newest ones."""
 VERDICT_SECONDS = 10.0
 """How long the verdict of an ended job is waited for: it is on its way on another topic."""
 
@@ -179,6 +183,25 @@ def checkpoints(job_id: str) -> None:
 
 
 @app.command()
+def compare(
+    job_ids: Annotated[
+        list[str], typer.Argument(metavar="JOB_ID JOB_ID…", help="The first is the baseline.")
+    ],
+) -> None:
+    """Show jobs beside each other: what they came to, and the settings that differ."""
+    if len(job_ids) < 2:
+        raise typer.BadParameter(f"found {len(job_ids)} job, expected two at least")
+    jobs = [api().get(f"{JOBS}/{job_id}") for job_id in job_ids]
+    checkpoints = [
+        next(iter(api().get(f"{JOBS}/{each}/checkpoints", limit=1)["data"]), None) for each in job_ids
+    ]
+    show_table(jobs, ("", *job_ids), compared(jobs, checkpoints))
+    if warning := why_not_comparable(jobs):
+        note(f"warning: {warning}")
+    note(f"{num_equal(jobs)} settings are equal in all")
+
+
+@app.command()
 def metrics(job_id: str) -> None:
     """Print the metrics of every step."""
     steps, after = [], 0
@@ -234,12 +257,32 @@ def _states(job_id: str) -> Iterator[dict[str, Any]]:
 
 def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """A bar that goes as the job goes; the job's last state."""
+    losses: dict[int, float] = {}
     with Bar(stderr) as bar:
         for job in states:
+            _add_losses(losses, job)
             progress = job["retune"]["progress"] or {"done": 0, "total": None}
-            words = [legible(text) for text in (state_of(job), in_short(job), details(job))]
+            curve = (
+                sparkline([losses[step] for step in sorted(losses)]) if job["retune"]["newest_step"] else ""
+            )
+            below = "\n".join(filter(None, (curve, details(job))))
+            words = [legible(text) for text in (state_of(job), in_short(job), below)]
             bar.show(*words, done=progress["done"], total=progress["total"] or None)
     return job
+
+
+def _add_losses(losses: dict[int, float], job: dict[str, Any]) -> None:
+    """Bring the losses up to the job's newest step; after a resume those of steps that will be taken again go."""
+    newest = job["retune"]["newest_step"]
+    if newest is None:
+        return
+    for step in [each for each in losses if each > newest["step"]]:
+        del losses[step]
+    if newest["step"] in losses:
+        return
+    after = max(max(losses, default=0), newest["step"] - STEPS_OF_CURVE)
+    page = api().get(f"{JOBS}/{job['id']}/metrics", after_step=after, limit=STEPS_OF_CURVE)["data"]
+    losses |= {step["step"]: step["loss"] for step in page}
 
 
 def _print_changes(states: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -316,6 +316,7 @@ def test_how_evenly_experts_are_used_is_shown_where_it_is_measured():
 
 
 def test_details_stand_below_the_bar_and_go_with_the_training(retune, screen):
+    retune.answers["GET /fine_tuning/jobs/ftjob-1/metrics"] = {"data": [STEP]}
     tell(retune, training("dpo", **PAIRS), a_job("evaluating"), DONE)
     assert retune.run("jobs", "watch", "ftjob-1")[0] == 0
     drawn = screen.getvalue()
