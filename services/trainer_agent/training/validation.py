@@ -73,7 +73,9 @@ def metrics_now(run: Run, stop: StopRequest, *, full: bool) -> BundleMetrics:
     measured = {name: value for name, value in numbers.items() if name in BundleMetrics.model_fields}
     if full:
         measured["full_valid_loss"] = full_loss
-    return metrics.model_copy(update={"valid_loss": loss, **measured, **_perplexities(run, full_loss, full=full)})
+    return metrics.model_copy(
+        update={"valid_loss": loss, **measured, **_perplexities(run, full_loss, full=full)}
+    )
 
 
 def _on_the_served_base(run: Run, stop: StopRequest) -> dict[str, float]:
