@@ -1,11 +1,12 @@
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import ClassVar
 
 import pytest
 
 from schemas.base import BundleRef, StartFrom
 from schemas.job import SubmitJob
-from schemas.specification import DatasetFormat, JobSpec, LoraSpec, Method, Recipe, Tier
+from schemas.specification import DatasetFormat, DatasetSpec, JobSpec, LoraSpec, Method, Recipe, Tier
 from schemas.training import StepMetrics, StepValidated
 from services.gateway.decide import (
     RESULTS_PURPOSE,
@@ -16,9 +17,10 @@ from services.gateway.decide import (
     dataset_commands,
     file_ids,
     job_command,
+    seconds_left,
     steps_to_show,
 )
-from services.gateway.model import StoredFile
+from services.gateway.model import Step, StoredFile
 from services.gateway.requests import CreateDataset, CreateJob
 from shared.errors import Refused
 
@@ -55,7 +57,7 @@ class TestJobCommand:
     def test_stamps_tenant_tier_and_the_sha_of_the_base(self):
         command = submit(a_request(), tier=Tier.PREMIUM)
         assert (command.tenant, command.spec.tier, command.spec.base_sha) == ("acme", Tier.PREMIUM, SHA)
-        assert command.spec.training_file == a_file().ref
+        assert (command.spec.training_file, command.spec.suffix) == (a_file().ref, "")
 
     def test_carries_all_that_a_request_may_name(self):
         request = a_request(
@@ -67,6 +69,7 @@ class TestJobCommand:
                 "resources": {"nodes": 2},
                 "gate": {"benchmarks": {"margin_points": 1.5}},
                 "auto_deploy": False,
+                "max_cost": "12.5",
                 "allow_ungated": True,
                 "alerts": {"plateau": "off"},
                 "recipe": {"num_epochs": 2},
@@ -90,6 +93,7 @@ class TestJobCommand:
                 suffix="mine",
                 auto_deploy=False,
                 alerts=request.retune.alerts,
+                max_cost=Decimal("12.5"),
                 allow_ungated=True,
                 tier=Tier.PREMIUM,
                 metadata={"team": "a"},
@@ -98,15 +102,12 @@ class TestJobCommand:
         assert (command.spec.resources.nodes, command.spec.recipe.num_epochs) == (2, 2)
 
     def test_openais_dials_win_over_ours(self):
-        command = submit(
-            a_request(
-                method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 7}}},
-                retune={"recipe": {"num_epochs": 2, "lora": {"rank": 8}}},
-                seed=3,
-            )
-        )
-        recipe = command.spec.recipe
-        assert (recipe.num_epochs, recipe.lora.rank, recipe.seed) == (7, 8, 3)
+        dials = {"n_epochs": 7, "batch_size": 4, "learning_rate_multiplier": 0.5}
+        ours = {"num_epochs": 2, "batch_size": 8, "lora": {"rank": 8}}
+        method = {"type": "supervised", "supervised": {"hyperparameters": dials}}
+        recipe = submit(a_request(method=method, retune={"recipe": ours}, seed=3)).spec.recipe
+        assert (recipe.num_epochs, recipe.batch_size, recipe.learning_rate_multiplier) == (7, 4, 0.5)
+        assert (recipe.lora.rank, recipe.seed) == (8, 3)
 
     @pytest.mark.parametrize(
         ("changes", "options", "param"),
@@ -132,7 +133,13 @@ class TestJobCommand:
         with pytest.raises(Refused) as caught:
             submit(a_request(**changes), **options)
         assert caught.value.param == param
-        assert param.split(".")[-1] in caught.value.message or param == "model"
+        assert param.split(".")[-1] in caught.value.message
+
+    def test_the_base_model_and_the_formats_are_in_the_words(self):
+        with pytest.raises(Refused, match="base model 'tiny' is not registered"):
+            submit(a_request(), base=False)
+        with pytest.raises(Refused, match="method 'lora' expects chat or prompt_completion"):
+            submit(a_request(), files={"file-1": a_file(file_format=DatasetFormat.TEXT)})
 
 
 class TestStart:
@@ -162,7 +169,7 @@ class TestStart:
             ({"lora": {"rank": 16}}, "lora.rank"),
             ({"method": "sft"}, "method"),
         ):
-            with pytest.raises(Refused, match="Nearest that works") as refused:
+            with pytest.raises(Refused, match=r"and ft:tiny:acme:x:1 is .*Nearest that works") as refused:
                 self.submit(**recipe)
             assert refused.value.param == f"retune.recipe.{param}"
 
@@ -233,17 +240,50 @@ class TestPreferences:
         assert caught.value.param == "retune.holdout_file"
 
 
+def a_dataset(request: CreateJob | CreateDataset, *files: StoredFile, base: bool = True) -> DatasetSpec:
+    inputs = Inputs(BaseModel("tiny", SHA) if base else None, {file.ref.file_id: file for file in files})
+    return dataset_command(request, inputs, tenant="acme", dataset_id="ds-1").spec
+
+
 class TestDatasetCommand:
     def test_carries_all_files_and_the_safety_mix(self):
-        request = a_request(retune={"safety_mix": {"file": "file-2", "share": 0.3}, "holdout_file": "file-3"})
-        files = {name: a_file(name) for name in ("file-1", "file-2", "file-3")}
-        command = dataset_command(
-            request, Inputs(BaseModel("tiny", SHA), files), tenant="acme", dataset_id="ds-1"
+        ours = {"safety_mix": {"file": "file-2", "share": 0.3}, "holdout_file": "file-3"}
+        request = a_request(validation_file="file-4", retune=ours)
+        training, mix, holdout, validation = (a_file(f"file-{number}") for number in range(1, 5))
+        assert a_dataset(request, training, mix, holdout, validation) == DatasetSpec(
+            base_model="tiny",
+            base_sha=SHA,
+            training_file=training.ref,
+            validation_file=validation.ref,
+            holdout=holdout.ref,
+            safety_mix={"file": mix.ref, "share": 0.3},
+            method=Method.LORA,
         )
-        assert command.spec.safety_mix.share == 0.3
-        assert command.spec.safety_mix.file.file_id == "file-2"
-        assert command.spec.holdout.file_id == "file-3"
-        assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3"]
+        assert sorted(file_ids(request)) == ["file-1", "file-2", "file-3", "file-4"]
+
+    def test_has_the_method_of_the_job_or_of_its_own_recipe(self):
+        pairs = a_file(file_format=DatasetFormat.PREFERENCE)
+        own = {"model": "tiny", "training_file": "file-1", "retune": {"recipe": {"method": "dpo"}}}
+        for request in (a_request(method={"type": "dpo"}), CreateDataset.model_validate(own)):
+            assert a_dataset(request, pairs).method is Method.DPO
+
+    @pytest.mark.parametrize(
+        ("changes", "param"),
+        [
+            ({"training_file": "file-9"}, "training_file"),
+            ({"validation_file": "file-9"}, "validation_file"),
+            ({"retune": {"holdout_file": "file-9"}}, "retune.holdout_file"),
+            ({"retune": {"safety_mix": {"file": "file-9"}}}, "retune.safety_mix.file"),
+        ],
+    )
+    def test_a_missing_file_is_named_with_its_parameter(self, changes, param):
+        with pytest.raises(Refused, match="file 'file-9' does not exist") as refused:
+            a_dataset(a_request(**changes), a_file())
+        assert refused.value.param == param
+
+    def test_a_base_model_that_is_not_registered_is_named(self):
+        with pytest.raises(Refused, match="base model 'tiny' is not registered"):
+            a_dataset(a_request(), a_file(), base=False)
 
     def test_the_files_of_a_request_are_those_of_all_stages(self):
         stages = [
@@ -271,12 +311,6 @@ class TestDatasetCommand:
         assert refused.value.param == "training_file"
         dataset_command(a_request(), Inputs(base, {"file-1": pairs}), tenant="acme", dataset_id="ds-1")
 
-    def test_a_missing_mix_is_named(self):
-        request = a_request(retune={"safety_mix": {"file": "file-9"}})
-        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
-        with pytest.raises(Refused, match="file-9"):
-            dataset_command(request, inputs, tenant="acme", dataset_id="ds-1")
-
 
 class TestPolicy:
     @pytest.mark.parametrize(
@@ -287,19 +321,14 @@ class TestPolicy:
         ],
     )
     def test_what_would_keep_leaks_is_refused_to_tenants(self, policy: dict[str, object], param: str):
-        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
-        with pytest.raises(Refused, match="only an operator may") as refused:
-            dataset_command(a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1")
+        with pytest.raises(Refused, match=r"expected ('drop'|at most 0.5).*: only an operator may") as refused:
+            a_dataset(a_request(retune={"policy": policy}), a_file())
         error = refused.value
         assert (error.code, error.param) == ("operators_only", param)
 
     def test_stricter_is_allowed(self):
-        inputs = Inputs(BaseModel("tiny", SHA), {"file-1": a_file()})
         policy = {"contamination": "reject_file", "contamination_ratio": 0.2, "max_dropped_ratio": 1}
-        command = dataset_command(
-            a_request(retune={"policy": policy}), inputs, tenant="acme", dataset_id="ds-1"
-        )
-        assert command.spec.policy.contamination_ratio == 0.2
+        assert a_dataset(a_request(retune={"policy": policy}), a_file()).policy.contamination_ratio == 0.2
 
 
 def test_a_table_of_results_is_nothing_to_train_on():
@@ -351,19 +380,50 @@ class TestStepsToShow:
         assert len(self.shown(None)) == 150
 
 
+class TestSecondsLeft:
+    def left(self, *after: float, num_left: int) -> float | None:
+        steps = [
+            Step(
+                step=number,
+                attempt=1,
+                metrics={"time": (NOON + timedelta(seconds=each)).isoformat()},
+                validation=None,
+            )
+            for number, each in enumerate(after)
+        ]
+        return seconds_left(steps[::-1], num_left=num_left)
+
+    def test_are_those_of_as_many_steps_as_are_left(self):
+        assert self.left(0, 3, 4, num_left=10) == 20
+        assert self.left(0, 0.2, num_left=3) == pytest.approx(0.6)
+
+    def test_are_none_of_a_job_that_has_made_them_all(self):
+        assert self.left(0, 3, 4, num_left=0) == 0
+        assert self.left(0, 3, 4, num_left=-1) == 0
+
+    def test_are_not_known_of_one_step(self):
+        assert self.left(0, num_left=10) is None
+
+
 class TestStages:
     STAGE: ClassVar = {"recipe": {"method": "dpo"}, "training_file": "file-2"}
     FILES: ClassVar = {"file-1": a_file(), "file-2": a_file("file-2", DatasetFormat.PREFERENCE)}
+    IDS: ClassVar = {"tenant": "acme", "dataset_ids": ["ds-1", "ds-2"]}
 
     def commands(self, *stages, **ours):
+        return self.job(*stages, **ours), self.datasets(*stages, **ours)
+
+    def job(self, *stages, **ours):
         request = a_request(retune=ours | {"later_stages": stages})
         inputs = Inputs(BaseModel("tiny", SHA), self.FILES)
-        ids = {"tenant": "acme", "dataset_ids": ["ds-1", "ds-2"]}
-        job = job_command(request, inputs, tier=Tier.STANDARD, job_id="ftjob-1", **ids)
-        return job, dataset_commands(request, inputs, **ids)
+        return job_command(request, inputs, tier=Tier.STANDARD, job_id="ftjob-1", **self.IDS)
+
+    def datasets(self, *stages, **ours):
+        request = a_request(retune=ours | {"later_stages": stages})
+        return dataset_commands(request, Inputs(BaseModel("tiny", SHA), self.FILES), **self.IDS)
 
     def test_each_has_a_dataset_of_its_own_files(self):
-        job, datasets = self.commands(self.STAGE, holdout_file="file-1")
+        job, datasets = self.commands(self.STAGE | {"validation_file": "file-2"}, holdout_file="file-1")
         assert (job.dataset_id, job.later_dataset_ids) == ("ds-1", ("ds-2",))
         assert [(each.dataset_id, each.spec.method) for each in datasets] == [
             ("ds-1", "lora"),
@@ -372,6 +432,7 @@ class TestStages:
         assert [each.spec.holdout for each in datasets] == [a_file().ref] * 2
         [stage] = job.spec.later_stages
         assert stage.training_file == datasets[1].spec.training_file == self.FILES["file-2"].ref
+        assert stage.validation_file == datasets[1].spec.validation_file == self.FILES["file-2"].ref
 
     def test_an_adapter_stays_what_it_is_where_the_stage_does_not_say(self):
         job, _ = self.commands(self.STAGE, recipe={"lora": {"rank": 8, "dropout": 0.1}})
@@ -381,7 +442,7 @@ class TestStages:
         ("changes", "code", "param"),
         [
             ({"recipe": {"method": "sft"}, "training_file": "file-1"}, "other_weights", "recipe.method"),
-            ({"training_file": "file-3"}, "file_not_found", "training_file"),
+            ({"training_file": "file-1"}, "wrong_format", "training_file"),
             ({"policy": {"contamination": "keep"}}, "operators_only", "policy.contamination"),
         ],
     )
@@ -389,6 +450,13 @@ class TestStages:
         with pytest.raises(Refused, match=r"later_stages\[0\]") as refused:
             self.commands(self.STAGE | changes)
         assert (refused.value.code, refused.value.param) == (code, f"retune.later_stages[0].{param}")
+
+    @pytest.mark.parametrize("name", ["training_file", "validation_file"])
+    def test_a_missing_file_of_one_is_refused_with_its_place(self, name):
+        for commands in (self.job, self.datasets):
+            with pytest.raises(Refused, match="file 'file-3' does not exist") as refused:
+                commands(self.STAGE | {name: "file-3"})
+            assert refused.value.param == f"retune.later_stages[0].{name}"
 
     def test_a_dataset_of_its_own_has_none(self):
         asked = {"model": "tiny", "training_file": "file-1", "retune": {"later_stages": [self.STAGE]}}

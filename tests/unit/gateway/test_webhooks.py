@@ -298,6 +298,7 @@ class TestWhatFollowsFromAnAttempt:
         recent = an_endpoint(failing_since=NOON - timedelta(hours=1))
         outcome = self.outcome(Result(500), delivery=old, endpoint=recent)
         assert (outcome.state, outcome.due_at, outcome.disabled_reason) == ("failed", None, "")
+        assert outcome.failing_since == recent.failing_since
         young = replace(outcome, state="pending")
         assert self.outcome(Result(500), delivery=a_delivery(first_attempt_at=NOON)).state == young.state
 
@@ -314,6 +315,7 @@ class TestWhatFollowsFromAnAttempt:
     def test_an_endpoint_that_is_gone_is_switched_off_at_once(self):
         outcome = self.outcome(Result(410))
         assert (outcome.state, outcome.disabled_reason) == ("failed", "the endpoint answered 410 Gone")
+        assert outcome.failing_since == NOON
 
 
 def test_the_types_to_choose_from_are_those_of_the_events():

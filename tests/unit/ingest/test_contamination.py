@@ -2,8 +2,10 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +16,14 @@ from services.ingest.pipeline.contamination import (
     best_hits,
     grams_of_text,
     holdout_source,
+    read_source,
     registered_source,
     row_grams,
+    shared_words,
+    without_boilerplate,
 )
 from services.ingest.pipeline.duplicates import Kept, Match
+from services.ingest.pipeline.formats import Turn
 from services.ingest.pipeline.items import Item, item_of_row, items_of_rows
 from services.ingest.pipeline.lines import LineReader
 from services.ingest.pipeline.rules import FileRefused
@@ -60,6 +66,10 @@ class TestShare:
     ) -> None:
         assert hit(row, WORDS[:5]) == (Hit(1.0, 1) if is_found else None)
 
+    def test_an_item_of_one_word_is_found_as_a_whole_turn(self) -> None:
+        assert hit(WORDS[:1], WORDS[:1]) == Hit(1.0, 1)
+        assert hit(WORDS[:1], WORDS[1:2]) is None
+
     def test_a_short_item_is_found_where_its_answer_follows_it(self) -> None:
         source = registered_source("suite", [Item(1, ("why is it so",), " ".join(WORDS))])
         quoted = row_text(an_example("Go on.", f"Q: Why is it so {' '.join(WORDS)}").turns)
@@ -94,6 +104,74 @@ class TestShare:
 )
 def test_a_text_is_found_by_its_grams_as_a_whole_or_where_its_answer_follows(asked, answer, sizes) -> None:
     assert [len(grams) for grams in grams_of_text(" ".join(asked), " ".join(answer))] == sizes
+
+
+def test_hashes_keep_all_their_bits() -> None:
+    """Numbers under 2^63 and numbers above become floats where numpy is left to choose a type for both."""
+    for word in WORDS[:30]:
+        row = row_text(an_example(word, "So.").turns)
+        hashes = [row_grams(row), *grams_of_text(word, ""), holdout_source("holdout", [(1, row)]).grams]
+        assert [each.dtype for each in hashes] == [np.uint64] * 3
+
+
+def test_a_row_without_a_prompt_is_found_and_nothing_is_in_a_source_without_items() -> None:
+    row = row_text((Turn("completion", " ".join(WORDS[:20]), "text"),))
+    item = Item(1, (" ".join(WORDS[:20]),))
+    for items, expected in (([item], Hit(1.0, 1)), ([], None)):
+        assert best_hits([row_grams(row)], registered_source("suite", items)) == [expected]
+    assert best_hits([], registered_source("suite", [item])) == []
+
+
+def test_what_two_items_have_may_be_boilerplate_and_what_one_has_may_not() -> None:
+    texts = (WORDS[:14], [*WORDS[:13], *OTHER[:1]])
+    source = registered_source("suite", [Item(line, (" ".join(text),)) for line, text in enumerate(texts, 1)])
+    assert sorted(source.is_shared.tolist()) == [False, False, True]
+
+
+class TestSharedWords:
+    SOURCE = registered_source("suite", [Item(1, (" ".join(WORDS),))])
+
+    def shared(self, *prompt: list[str]) -> str:
+        turns = [Turn("user", " ".join(words), "content") for words in prompt]
+        return shared_words(row_text((*turns, Turn("assistant", "so", "content"))), self.SOURCE)
+
+    def test_are_the_longest_run(self) -> None:
+        runs = (WORDS[:14], WORDS[20:36], WORDS[50:65])
+        prompt = [*OTHER[:3], *runs[0], *OTHER[3:5], *runs[1], *OTHER[5:7], *runs[2], *OTHER[:3]]
+        assert self.shared(prompt) == " ".join(runs[1])
+
+    def test_may_be_of_two_turns_and_are_cut_where_a_message_ends(self) -> None:
+        assert self.shared(OTHER[:3], WORDS[:8], WORDS[8:16]) == " ".join(WORDS[:16])
+        assert self.shared(WORDS[:60]) == " ".join(WORDS)[:160]
+
+    def test_are_the_beginning_of_a_row_that_has_no_run(self) -> None:
+        assert self.shared(OTHER[:2], WORDS[:12]) == " ".join([*OTHER[:2], *WORDS[:12], "so"])
+
+    def test_are_found_by_any_gram_of_the_source(self) -> None:
+        source = registered_source("suite", [Item(1, (" ".join(WORDS[:13]),))])
+        row = row_text(an_example(" ".join([*OTHER[:3], *WORDS[:13]]), "so").turns)
+        assert shared_words(row, source) == " ".join(WORDS[:13])
+
+
+def test_a_registered_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{")
+    with pytest.raises(FileRefused, match="registered file arc, line 1"):
+        read_source("arc", path)
+
+
+def test_of_a_holdout_that_is_all_template_the_rows_as_a_whole_are_evidence() -> None:
+    row, other_answer, other_prompt = (
+        row_text(an_example(*turns).turns) for turns in (("Why?", "So."), ("Why?", "No."), ("Who?", "So."))
+    )
+    source = holdout_source("holdout", [(1, row)])
+    left = without_boilerplate(source, np.full(len(source.grams), 99), rows=99)
+    assert best_hits([row_grams(each) for each in (row, other_answer, other_prompt)], left) == [
+        Hit(1.0, 1),
+        None,
+        None,
+    ]
+    assert left.is_shared.tolist() == [False]
 
 
 def test_a_row_of_the_holdout_is_evidence_however_often_it_is_there() -> None:

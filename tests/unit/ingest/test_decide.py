@@ -7,7 +7,14 @@ import pytest
 
 from schemas.artifacts import DatasetCounts, DatasetFiles, files_of
 from schemas.base import FileRef
-from schemas.dataset import DatasetAccepted, DatasetReady, DatasetRejected, DeleteDataset, SubmitDataset
+from schemas.dataset import (
+    DatasetAccepted,
+    DatasetReady,
+    DatasetRejected,
+    DeleteDataset,
+    RowProblem,
+    SubmitDataset,
+)
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix, canonical_sha256
 from schemas.topics import DATASET_EVENTS
 from services.ingest.decide import (
@@ -198,6 +205,12 @@ class TestOnSubmit:
         assert decision.events == (DatasetAccepted(dataset_id="ds-1", tenant=TENANT, base_sha=BASE.base_sha),)
         assert not decision.request.is_answered
 
+    def test_a_new_version_has_the_id_of_all_that_decides_its_bytes(self) -> None:
+        decision = on_submit(a_command(spec=FULL), BASE, SOURCES, known=None, asked=None, answer_tokens=128)
+        assert decision.version.id == version_id(
+            TENANT, FULL, BASE.template_sha256, SOURCES, answer_tokens=128
+        )
+
     def test_a_ready_version_answers_at_once_under_the_new_id_without_a_run(self) -> None:
         decision = submitted(a_command("ds-2"), a_version())
         accepted, ready = decision.events
@@ -222,15 +235,16 @@ class TestOnSubmit:
 
     @pytest.mark.parametrize("state", [VersionState.FAILED, VersionState.DELETED])
     def test_a_version_that_failed_or_is_deleted_is_validated_again(self, state: VersionState) -> None:
-        decision = submitted(a_command("ds-2"), a_version(state))
+        decision = submitted(a_command("ds-2"), replace(a_version(state), ready=READY))
         assert decision.starts
         assert decision.version.state is VersionState.VALIDATING
         assert (decision.version.ready, decision.version.rejection) == (None, None)
         assert [event.type for event in decision.events] == ["DatasetAccepted"]
 
     def test_a_version_on_its_way_out_is_not_given_away(self) -> None:
-        decision = submitted(a_command("ds-2"), a_version(VersionState.DELETING))
-        assert decision.events[1].code == "being_deleted"
+        ready = a_version(VersionState.DELETING)
+        for version in (ready, replace(ready, ready=None, rejection=REJECTION)):
+            assert submitted(a_command("ds-2"), version).events[1].code == "being_deleted"
 
     def test_the_same_request_twice_is_accepted_once(self) -> None:
         first = submitted(a_command())
@@ -291,6 +305,19 @@ class TestOnValidated:
         decision = on_validated(a_version(VersionState.VALIDATING), rejection, self.requests)
         assert decision.version.state is state
         assert [event.type for event in decision.events] == ["DatasetRejected"] * 2
+
+    def test_a_rejection_is_answered_with_its_rows_and_its_report(self) -> None:
+        problem = RowProblem(file="training", line=3, rule="r", field="f", found="x", fix="y")
+        rejection = REJECTION.model_copy(update={"problems": (problem,), "report_key": "reports/v"})
+        (fact,) = on_validated(a_version(VersionState.VALIDATING), rejection, self.requests[:1]).events
+        assert fact == DatasetRejected(
+            dataset_id="ds-1",
+            tenant=TENANT,
+            code="empty",
+            message="the training file has no rows",
+            problems=(problem,),
+            report_key="reports/v",
+        )
 
 
 class TestOnDelete:

@@ -20,11 +20,12 @@ from services.ingest.pipeline.duplicates import (
     Kept,
     Match,
     PromptSpool,
+    band_keys,
     bands_for,
     fingerprint_of,
 )
 from services.ingest.pipeline.formats import Turn
-from services.ingest.pipeline.text import NO_KEYS, fold, jaccard, row_text, shingle_hashes
+from services.ingest.pipeline.text import NO_KEYS, Keys, fold, jaccard, row_text, shingle_hashes
 from tests.unit.ingest.builders import an_example, assistant, chat, system, user
 from tests.unit.ingest.screening import screen
 from tests.unit.ingest.templated import Writer
@@ -231,6 +232,8 @@ class TestCandidates:
         matches = [rows.index.find(b"new", Fingerprint(7, prompt, 100, (1,))) for prompt in (one, two, three)]
         assert [match and match.kept.line for match in matches] == [1, 2, None]
         assert rows.index.rows_not_fully_compared == 1
+        rows.index.find(b"new", Fingerprint(7, three, 100, (1,)))
+        assert rows.index.rows_not_fully_compared == 2
 
     def test_as_many_as_the_limit_are_all_compared(self, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(duplicates, "MAX_VERIFIED", 2)
@@ -263,14 +266,57 @@ class TestCandidates:
         assert [*rows.index._cache] == [0, 2], "the second was read longest ago"
         assert rows.index._cached == 2 * size
 
+    def test_the_one_read_last_stays_in_memory_however_long_it_is(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(duplicates, "CACHED_KEYS", 1)
+        for band, prompt in enumerate(prompts_in_bands(rows, 1, 2), start=1):
+            rows.index.find(b"new", Fingerprint(7, prompt, 100, (band,)))
+            assert [*rows.index._cache] == [band - 1]
+
 
 @given(st.text(min_size=5, max_size=60), st.text(min_size=5, max_size=60))
 def test_the_similarity_is_that_of_the_sets_of_character_5_grams(left: str, right: str) -> None:
     assert jaccard(shingle_hashes(left), shingle_hashes(right)) == pytest.approx(true_jaccard(left, right))
 
 
-@pytest.mark.parametrize("similarity", [0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
-def test_bands_find_999_of_1000_pairs_at_the_limit(similarity: float) -> None:
+@pytest.mark.parametrize(
+    ("similarity", "expected"),
+    [
+        (0.6, (32, 2)),
+        (0.7, (21, 3)),
+        (0.8, (16, 4)),
+        (0.9, (10, 6)),
+        (0.95, (7, 9)),
+        (0.99, (4, 16)),
+        (1.0, (2, 32)),
+    ],
+)
+def test_bands_are_the_widest_that_find_999_of_1000_pairs_at_the_limit(
+    similarity: float, expected: tuple[int, int]
+) -> None:
     bands, width = bands_for(similarity)
+    assert (bands, width) == expected
     assert bands * width <= duplicates.NUM_PERMUTATIONS
     assert 1 - (1 - similarity**width) ** bands >= duplicates.MIN_RECALL
+
+
+def test_bands_of_the_lowest_similarity_are_as_many_as_there_can_be() -> None:
+    assert bands_for(0.5) == (32, 2)
+
+
+def test_bands_are_those_of_the_whole_set_and_unlike_sets_share_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bands_of(shingles: Keys, key: int = 7) -> tuple[int, ...]:
+        return band_keys(shingles, key, similarity=0.9)
+
+    rng = random.Random(7)
+    shingles, others = (shingle_hashes(a_text(rng)) for _ in range(2))
+    whole = bands_of(shingles)
+    assert len({*whole}) == 10
+    assert {type(band) for band in whole} == {int}, "floats would be equal where 53 bits of 64 are"
+    for unlike in (bands_of(others), bands_of(shingles, key=8)):
+        assert not {*whole} & {*unlike}
+    assert bands_of(shingles[::-1]) == whole
+    monkeypatch.setattr(duplicates, "HASHED_AT_ONCE", 10)
+    assert bands_of(shingles) == whole
+    assert bands_of(shingles[::-1]) == whole
