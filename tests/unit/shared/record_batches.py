@@ -8,7 +8,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 CRC, CHECKED, ATTRIBUTES, RECORDS_AT = slice(17, 21), slice(21, None), slice(21, 23), 61
-LAST_OFFSET_DELTA = slice(23, 27)
+LAST_OFFSET_DELTA, NUM_RECORDS = slice(23, 27), slice(57, 61)
+FIRST_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID = slice(27, 35), slice(35, 43), slice(43, 51)
 
 COMPRESS = {1: gzip_encode, 2: snappy_encode, 3: lz4_encode, 4: zstd_encode}
 NAMES = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}

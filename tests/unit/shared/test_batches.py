@@ -3,6 +3,7 @@
 import hashlib
 import struct
 import tracemalloc
+from collections.abc import Sequence
 from itertools import count, islice
 from random import Random
 from typing import Any
@@ -23,22 +24,39 @@ from shared.messaging.batches import (
     UnreadableBatch,
 )
 from tests.unit.shared.record_batches import (
+    ATTRIBUTES,
     COMPRESS,
+    FIRST_TIMESTAMP,
     LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
     NAMES,
+    NUM_RECORDS,
+    PRODUCER_ID,
     RECORDS_AT,
     a_batch,
     resealed,
 )
 
-Read = tuple[int, bytes | None]
+COMMIT, ABORT = struct.pack(">hh", 0, 1), struct.pack(">hh", 0, 0)
+"""Keys of the records that end a transaction."""
 
 
-def fetch(data: bytes, *, offset: int = 0) -> Any:
-    """As a consumer's fetcher reads a response: `next_fetch_offset` is where the next one begins."""
+def fetch(data: bytes, *, offset: int = 0, aborted: Sequence[tuple[int, int]] = ()) -> Any:
+    """As a consumer's fetcher reads a response: `next_fetch_offset` is where the next one begins.
+
+    aborted: producers and the first offsets of their transactions that were aborted.
+    """
     return PartitionRecords(
-        TopicPartition("t", 0), Batches(data), [], offset, None, None, True, "read_committed"
+        TopicPartition("t", 0), Batches(data), [*aborted], offset, None, None, True, fetcher.READ_COMMITTED
     )
+
+
+def changed(raw: bytes, *changes: tuple[slice, bytes]) -> bytes:
+    """A batch with other bytes at these places, and the checksum that they have."""
+    batch = bytearray(raw)
+    for place, content in changes:
+        batch[place] = content
+    return resealed(bytes(batch))
 
 
 def read(data: bytes, *, offset: int = 0) -> list[Any]:
@@ -123,6 +141,9 @@ def test_a_damaged_batch_is_fetched_again_and_is_unreadable_when_it_stays_so():
     assert [record.offset for record in records] == [0, 1, 2, 3]
     assert detail_of(records[1]).startswith("found checksum 0x")
     assert (records[0].value, bytes(records[1].value), records[3].value) == (b"v", bytes(bad), b"v")
+    bad[-1] ^= 2
+    with pytest.raises(CorruptRecordException):
+        list(fetch(good + bytes(bad)))
 
 
 def test_records_before_the_one_that_is_malformed_are_read():
@@ -140,10 +161,19 @@ def test_a_batch_of_another_version_is_passed():
     raw = bytearray(a_batch([{}]))
     raw[16] = 1
     records = read(bytes(raw) + a_batch([{}], base_offset=1))
-    assert [record.offset for record in records] == [0, 1]
+    assert [(record.offset, bytes(record.value)) for record in records] == [(0, bytes(raw)), (1, b"v")]
     assert "expected a record batch of version 2" in detail_of(records[0])
     first = records[0]
     assert (first.timestamp, first.timestamp_type, first.key, first.headers) == (-1, 0, None, ())
+    batch = Batches(bytes(raw)).next_batch()
+    assert (batch.producer_id, batch.is_transactional, batch.is_control_batch) == (None, False, False)
+
+
+def test_a_batch_of_less_than_no_bytes_is_one_unreadable_record():
+    batch = Batches(struct.pack(">qi", 7, -1)).next_batch()
+    assert [(record.offset, detail_of(record)) for record in batch] == [
+        (7, "found 12 bytes, expected a record batch of version 2")
+    ]
 
 
 def test_endless_offsets_become_a_bounded_number_of_records():
@@ -153,6 +183,7 @@ def test_endless_offsets_become_a_bounded_number_of_records():
     response = fetch(resealed(bytes(raw)))
     records = list(response)
     assert len(records) == MAX_STAND_INS
+    assert [number for number, record in enumerate(records) if bytes(record.value)] == [0]
     assert (records[-1].offset, response.next_fetch_offset) == (2**31 - 1, 2**31)
     assert detail_of(records[-1]).endswith(f"stands for the offsets {MAX_STAND_INS - 1} to {2**31 - 1}")
 
@@ -177,13 +208,82 @@ def test_headers_are_kept_up_to_a_number_and_the_rest_as_a_digest():
     assert cut.headers == (*names[:-1], (batches.MORE_HEADERS, digest))
 
 
-def test_a_time_beyond_every_column_is_malformed():
-    raw = bytearray(a_batch([{}]))
-    raw[27:35] = struct.pack(">q", 2**63 - 1)
-    plain = a_batch([{}])[RECORDS_AT:]
-    assert plain[2] == 0  # the time of the first record is that of its batch
-    (record,) = read(resealed(bytes(raw[:RECORDS_AT]) + plain[:2] + b"\x02" + plain[3:]))
+@pytest.mark.parametrize(("time", "beyond"), [(2**63 - 1, b"\x02"), (-(2**63), b"\x01")])
+def test_a_time_beyond_every_column_is_malformed(time: int, beyond: bytes):
+    raw = changed(a_batch([{}]), (FIRST_TIMESTAMP, struct.pack(">q", time)))
+    assert raw[RECORDS_AT + 2] == 0  # the time of the first record is that of its batch
+    assert [record.timestamp for record in read(raw)] == [time]
+    (record,) = read(changed(raw, (slice(RECORDS_AT + 2, RECORDS_AT + 3), beyond)))
     assert detail_of(record).startswith("Malformed: found a time of")
+
+
+def test_a_record_has_the_time_of_the_log_where_the_topic_asks_for_it():
+    of_log = (
+        (ATTRIBUTES, struct.pack(">h", batches.LOG_APPEND_TIME)),
+        (MAX_TIMESTAMP, struct.pack(">q", 9_000)),
+    )
+    assert [(record.timestamp, record.timestamp_type) for record in read(a_batch([{}]))] == [(1, 0)]
+    assert [
+        (record.timestamp, record.timestamp_type) for record in read(changed(a_batch([{}]), *of_log))
+    ] == [(9_000, 1)]
+
+
+class TestTransactions:
+    PRODUCER = (PRODUCER_ID, struct.pack(">q", 77))
+    OF_TRANSACTION = (ATTRIBUTES, struct.pack(">h", batches.TRANSACTIONAL))
+    MARKER = (ATTRIBUTES, struct.pack(">h", batches.TRANSACTIONAL | batches.CONTROL))
+
+    def a_batch(self, offset: int, *changes: tuple[slice, bytes], **record: Any) -> bytes:
+        return changed(a_batch([record], base_offset=offset), self.PRODUCER, *changes)
+
+    def offsets(self, *, end: bytes) -> list[int]:
+        """A transaction of producer 77 that ended so, and what comes before and behind it."""
+        data = self.a_batch(0) + self.a_batch(1, self.OF_TRANSACTION)
+        data += self.a_batch(2, self.MARKER, key=end) + self.a_batch(3, self.OF_TRANSACTION)
+        aborted = [(77, 1)] if end == ABORT else []
+        return [record.offset for record in fetch(data, aborted=aborted)]
+
+    def test_that_were_committed_are_read_without_their_markers(self):
+        assert self.offsets(end=COMMIT) == [0, 1, 3]
+
+    def test_that_were_aborted_are_passed(self):
+        assert self.offsets(end=ABORT) == [0, 3]
+
+
+class TestCompaction:
+    """It takes records away and leaves the offsets that their batch claims."""
+
+    def offsets(self, raw: bytes, *, num_records: int) -> list[tuple[int, str]]:
+        records = read(changed(raw, (NUM_RECORDS, struct.pack(">i", num_records))), offset=5)
+        return [(each.offset, getattr(each.value, "detail", "")) for each in records]
+
+    def test_leaves_what_is_read_without_stand_ins(self):
+        raw = a_batch([{}, {}, {}], base_offset=5)
+        size = (len(raw) - RECORDS_AT) // 3
+        first, last = raw[: RECORDS_AT + size], raw[RECORDS_AT + 2 * size :]
+        assert self.offsets(first + last, num_records=2) == [(5, ""), (7, "")]
+        assert self.offsets(raw[:RECORDS_AT], num_records=0) == []
+
+    def test_makes_no_place_for_records_that_are_not_counted(self):
+        raw = a_batch([{}, {}], base_offset=5)
+        left = (len(raw) - RECORDS_AT) // 2
+        fault = f"Malformed: found {left} bytes behind 1 records, expected none"
+        assert self.offsets(raw, num_records=1) == [(5, ""), (6, fault)]
+
+    def test_is_no_reason_for_offsets_that_a_whole_batch_lacks(self):
+        raw = a_batch([{}, {}, {}], base_offset=5)
+        size = (len(raw) - RECORDS_AT) // 3
+        later = changed(
+            raw[:RECORDS_AT] + raw[RECORDS_AT + size :], (LAST_OFFSET_DELTA, struct.pack(">i", 1))
+        )
+        fault = "Malformed: found offset 6, expected 5"
+        assert self.offsets(later, num_records=2) == [(5, fault), (6, fault)]
+
+
+def test_a_record_whose_end_was_cut_off_is_malformed():
+    raw = a_batch([{"headers": [("h", b"123")]}])
+    (record,) = read(resealed(raw[:-2]))
+    assert detail_of(record).startswith("Malformed: found a record of ")
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -228,6 +328,10 @@ def test_a_field_of_no_bytes_is_there(size: bytes):
 
 
 def test_a_batch_names_its_producer():
-    raw = bytearray(a_batch([{}]))
-    raw[43:51] = struct.pack(">q", 77)
-    assert Batches(resealed(bytes(raw))).next_batch().producer_id == 77
+    raw = changed(a_batch([{}]), (PRODUCER_ID, struct.pack(">q", 77)))
+    assert Batches(raw).next_batch().producer_id == 77
+
+
+def test_stand_ins_are_of_the_batchs_own_offsets():
+    raw = changed(a_batch([{}, {}], base_offset=5), (ATTRIBUTES, struct.pack(">h", 1)))
+    assert [record.offset for record in Batches(raw).next_batch()] == [5, 6]

@@ -9,7 +9,14 @@ import pytest
 from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, MAX_NAME_BYTES, Envelope, to_headers
 from schemas.job import CancelJob
 from schemas.node import PreemptNode
-from schemas.topics import JOB_COMMANDS, JOB_EVENTS, NODE_COMMANDS, TENANT_EVENTS, tenant_commands
+from schemas.topics import (
+    JOB_COMMANDS,
+    JOB_EVENTS,
+    NODE_COMMANDS,
+    TENANT_EVENTS,
+    tenant_commands,
+    tenant_events,
+)
 from shared.errors import Refused, TooLarge
 from shared.messaging.batches import UnreadableBatch
 from shared.messaging.delivery import (
@@ -19,6 +26,7 @@ from shared.messaging.delivery import (
     read,
     refusal_of,
     require_obeyed,
+    topic_named,
 )
 from shared.messaging.parking import KEPT_HEADER_BYTES, KEPT_KEY_BYTES, KEPT_VALUE_BYTES, cut
 from shared.messaging.unit import require_size
@@ -42,6 +50,11 @@ def test_a_good_record_is_read():
     assert isinstance(read(a_record()), Delivery)
 
 
+def test_a_tenants_topic_has_its_name():
+    for topic in (JOB_COMMANDS, tenant_commands("acme"), tenant_events("acme")):
+        assert topic_named(topic.name) == topic
+
+
 NUL_INSIDE = {
     "in a field": {"payload": {"job_id": "ftjob-1", "tenant": "ac\0me"}},
     "in a foreign field": {"payload": {"job_id": "ftjob-1", "tenant": "acme", "x": [{"y": "\0"}]}},
@@ -58,6 +71,7 @@ def test_what_postgres_cannot_store_is_unreadable_and_can_be_stored_as_such(chan
     assert isinstance(result, Unreadable)
     assert "\0" not in f"{result.aggregate_id}{result.event_id}{result.detail}"
     assert "\0" not in json.dumps(headers_to_json(result.record), ensure_ascii=False)
+    assert result.aggregate_id == changed.get("key", "ftjob-1").replace("\0", "\ufffd")
 
 
 def test_the_reason_of_an_unreadable_record_can_be_stored():
@@ -71,9 +85,10 @@ def test_the_reason_of_an_unreadable_record_can_be_stored():
 def test_half_a_surrogate_pair_is_unreadable_wherever_it_is(payload):
     result = read(a_record(payload={"job_id": "ftjob-1", "tenant": "acme"} | payload))
     assert isinstance(result, Unreadable)
-    assert (result.reason, result.detail) == (
+    assert (result.reason, result.detail, result.event_id) == (
         "bad_payload",
         "found U+0000 or half a surrogate pair in a text",
+        "c-1",
     )
 
 
@@ -96,6 +111,7 @@ def test_a_large_command_is_refused_and_its_payload_is_not_read():
     result = read(record)
     assert isinstance(result, Delivery)
     assert isinstance(result.refused, TooLarge)
+    assert result.record == record
     refusal = refusal_of(result, result.refused)
     assert (refusal.code, refusal.command, refusal.command_id) == ("too_large", "CancelJob", "c-1")
     assert refusal.message == "CancelJob: found 65537 bytes, expected at most 65536"
@@ -135,19 +151,27 @@ def test_what_is_written_is_bounded_with_its_headers(topic, limit):
 
 
 UNREADABLE = {
-    "unknown_type": {"type": "NoSuchThing"},
-    "newer_version": {"version": 99},
-    "bad_payload": {"payload": ["no object"]},
-    "wrong_key": {"key": "ftjob-2", "payload": {"job_id": "ftjob-1", "tenant": "acme"}},
+    "unknown_type": ({"type": "NoSuchThing"}, "job.commands carries no retune.NoSuchThing.v1"),
+    "newer_version": ({"version": 99}, "found retune.CancelJob.v99, known is version 1"),
+    "bad_payload": ({"payload": ["no object"]}, "found a JSON list, expected an object"),
+    "wrong_key": (
+        {"key": "ftjob-2", "payload": {"job_id": "ftjob-1", "tenant": "acme"}},
+        "record key is 'ftjob-2', job_id is 'ftjob-1'",
+    ),
 }
 
 
-@pytest.mark.parametrize(("reason", "changed"), UNREADABLE.items(), ids=UNREADABLE)
-def test_what_is_parked_names_its_message(reason, changed):
+@pytest.mark.parametrize(
+    ("reason", "changed", "detail"),
+    [(reason, *case) for reason, case in UNREADABLE.items()],
+    ids=UNREADABLE,
+)
+def test_what_is_parked_names_its_message_and_why(reason, changed, detail):
     result = read(a_record(sequence=7, **changed))
     assert isinstance(result, Unreadable)
     key = changed.get("key", "ftjob-1")
     assert (result.reason, result.event_id, result.aggregate_id, result.sequence) == (reason, "c-1", key, 7)
+    assert result.detail == detail
 
 
 @pytest.mark.parametrize(
@@ -177,10 +201,18 @@ def test_of_a_payload_that_is_not_as_declared_the_first_field_and_what_was_found
     result = read(a_record(payload={"job_id": "ftjob-1", "tenant": ["x" * 100], "reason": "user"}))
     assert isinstance(result, Unreadable)
     excerpt = str(["x" * 100])[:80]
-    assert (result.reason, result.detail) == (
+    assert (result.reason, result.detail, result.event_id) == (
         "bad_payload",
         f"tenant: Input should be a valid string, found {excerpt!r}",
+        "c-1",
     )
+
+
+def test_a_field_inside_another_is_named_with_its_path():
+    payload = {"job_id": "ftjob-1", "tenant": "acme", "dataset_id": "ds-1", "spec": {}}
+    result = read(a_record(type="SubmitJob", payload=payload))
+    assert isinstance(result, Unreadable)
+    assert result.detail == "spec.base_model: Field required, found '{}'"
 
 
 def test_a_fact_of_an_event_stream_needs_its_place_there():
@@ -190,14 +222,26 @@ def test_a_fact_of_an_event_stream_needs_its_place_there():
     assert (result.reason, result.event_id, result.sequence) == ("bad_envelope", "c-1", None)
 
 
+def test_a_record_without_an_envelope_is_named_by_its_place():
+    record = replace(a_record(), headers=())
+    result = read(record)
+    assert isinstance(result, Unreadable)
+    assert (result.reason, result.event_id, result.aggregate_id) == (
+        "bad_envelope",
+        record.location,
+        "ftjob-1",
+    )
+
+
 def test_a_batch_that_cannot_be_read_is_parked_as_such():
     record = replace(a_record(), key=None, headers=(), value=UnreadableBatch(b"raw", "no such codec"))
     result = read(record)
     assert isinstance(result, Unreadable)
-    assert (result.reason, result.detail, result.event_id) == (
+    assert (result.reason, result.detail, result.event_id, result.aggregate_id) == (
         "unreadable_batch",
         "no such codec",
         record.location,
+        "",
     )
 
 
@@ -266,6 +310,8 @@ class TestTheAgeOfACommand:
         self.ask(written=timedelta(days=-5000), recorded=timedelta(days=30))
         with pytest.raises(Refused):
             self.ask(written=timedelta(days=-5000), recorded=timedelta(days=30, minutes=1))
+        with pytest.raises(Refused):
+            self.ask(written=timedelta(0), recorded=self.NOW - datetime(1970, 1, 1, tzinfo=UTC))
 
     @pytest.mark.parametrize("year", [1, 9999])
     def test_any_time_that_can_be_read_can_be_judged(self, year):

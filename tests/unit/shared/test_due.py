@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.messaging import due
-from shared.messaging.due import POLL_SECONDS, SHORTEST_SECONDS, Due
+from shared.messaging.due import LOOK, POLL_SECONDS, SHORTEST_SECONDS, Due
 
 NOTHING = {"outbox": False, "waiting": False, "parked": False, "task": False, "timer_in": None}
 
@@ -20,7 +20,7 @@ class Postgres:
         self.asked: list[tuple[object, ...]] = []
 
     async def fetchrow(self, query: str, *args: object) -> dict[str, Any]:
-        self.asked.append(args)
+        self.asked.append((query, *args))
         if not self._answers:
             raise ConnectionRefusedError("nobody listens")
         return self._answers.pop(0)
@@ -52,7 +52,7 @@ async def woken_by(*answers: dict[str, Any]) -> set[str]:
     looking = Due(postgres, **loops)
     with pytest.raises(Ended):
         await looking.run()
-    assert postgres.asked == [(["Chore"], ["Reminder"])] * 2
+    assert postgres.asked == [(LOOK, ["Chore"], ["Reminder"])] * 2
     return {name for name, loop in loops.items() if loop.wake_event.is_set()}
 
 

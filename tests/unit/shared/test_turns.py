@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 from aiokafka.consumer.consumer import AIOKafkaConsumer
-from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
+from aiokafka.consumer.fetcher import (
+    READ_COMMITTED,
+    Fetcher,
+    FetchError,
+    FetchResult,
+    PartitionRecords,
+)
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 from pydantic import SecretStr
@@ -62,7 +68,7 @@ class Log:
         for partition, data in self._batches.items():
             position = self.positions[partition].position
             records: Any = PartitionRecords(
-                partition, Batches(data), [], position, None, None, True, "read_committed"
+                partition, Batches(data), [], position, None, None, True, READ_COMMITTED
             )
             if partition in self._broken:
                 records._records_iterator = self._break()
