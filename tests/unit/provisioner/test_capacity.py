@@ -7,19 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.base import CapacityType
 from schemas.job import JobScheduled
-from schemas.node import (
-    ProvisioningFailed,
-)
+from schemas.node import ProvisioningFailed
 from services.provisioner import decide
 from services.provisioner.decide import Create
-from services.provisioner.model import Attempt, AttemptState, Pool
-from tests.unit.provisioner.attempts import (
-    NOON,
-    a_pool,
-    a_schedule,
-    types,
-)
+from services.provisioner.model import Attempt, AttemptState, Node, Pool
+from tests.unit.provisioner.attempts import NOON, START_DEADLINE, a_pool, a_schedule, types
 
 
 class TestReservation:
@@ -30,6 +24,22 @@ class TestReservation:
             f"a-ftjob-1-e1-n{index}" for index in range(3)
         ]
         assert (decision.events, decision.actions) == ((), (Create(),))
+
+    def test_keeps_what_the_schedule_and_the_pool_say(self):
+        decision = decide.on_job_scheduled(a_schedule(nodes=1), a_pool(device="cuda"), now=NOON)
+        assert decision.attempt == Attempt(
+            "ftjob-1",
+            1,
+            "acme",
+            AttemptState.CREATING,
+            pool="spot",
+            capacity_type=CapacityType.SPOT,
+            devices_per_node=1,
+            device="cuda",
+            grace_seconds=30,
+            start_deadline=START_DEADLINE,
+            nodes=(Node("a-ftjob-1-e1-n0", 0, Decimal("0.10"), allocated_at=NOON, machine=0, devices=(0,)),),
+        )
 
     def test_takes_the_last_nodes_of_a_pool(self):
         decision = decide.on_job_scheduled(a_schedule(nodes=2), a_pool(nodes=3, held=1), now=NOON)
@@ -66,6 +76,29 @@ class TestReservation:
         assert decision.events[0].code == code
         assert (decision.attempt.held, decision.attempt.state) == (0, AttemptState.REFUSED)
         assert decision.actions == ()
+
+
+@pytest.mark.parametrize(
+    ("event", "pool", "message"),
+    [
+        (a_schedule(pool="moon"), None, "no pool moon"),
+        (a_schedule(devices_per_node=3), a_pool(), "3 devices per node asked, pool spot has 2"),
+        (
+            a_schedule(nodes=2),
+            a_pool(nodes=3, leased={0: frozenset({0}), 1: frozenset({2, 3})}),
+            "2 node(s) of 2 device(s) asked, pool spot has free: 1 on machine 0, 2 on machine 2",
+        ),
+        (
+            a_schedule(nodes=2, machines=(0, 1)),
+            a_pool(nodes=2, held=2),
+            "2 node(s) of 2 device(s) asked on machine(s) 0, 1, pool spot has free: none",
+        ),
+    ],
+    ids=["unknown pool", "devices", "too few machines", "named machines"],
+)
+def test_a_refusal_says_what_was_asked_and_what_is_free(event, pool, message):
+    (event,) = decide.on_job_scheduled(event, pool, now=NOON).events
+    assert event.message == message
 
 
 def leases(event: JobScheduled, pool: Pool) -> list[tuple[int | None, tuple[int, ...]]]:
@@ -144,8 +177,12 @@ class TestPools:
         assert decide.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_device_hour == 9
 
     def test_a_pool_that_left_the_file_gives_no_more_nodes(self):
-        gone = decide.on_pools_read({"spot": a_pool(held=1)}, {})[0].capacity
-        assert (gone.nodes, gone.free, gone.free_devices, gone.is_removed) == (0, 0, 0, True)
+        known = a_pool(nodes=1, held=1, drained=(2,))
+        [gone] = decide.on_pools_read({"spot": known}, {})
+        assert gone == replace(known, nodes=0, file_nodes=0, drained=(), is_removed=True)
+        assert (gone.capacity.free, gone.capacity.free_devices) == (0, 0)
+        [again] = decide.on_pools_read({"spot": gone}, {"spot": a_pool(nodes=1)})
+        assert again.nodes == 1
         back = decide.on_pools_read({"spot": replace(a_pool(), is_removed=True)}, {"spot": a_pool()})[0]
         assert not back.is_removed
 

@@ -45,7 +45,9 @@ class TestCreation:
         assert types(decision) == [NodesProvisioned]
         nodes = decision.events[0].nodes
         assert [node.allocated_at for node in nodes] == [NOON + SECOND] * 2
+        assert [node.allocated for node in decision.attempt.nodes] == [*nodes]
         assert {node.price_per_hour for node in nodes} == {Decimal("0.20")}
+        assert decision.events[0].start_deadline is None, "that of the schedule holds"
         assert decision.wake_at == START_DEADLINE + START_SLACK
 
     def test_of_a_stopped_attempt_is_not_wanted(self):
@@ -54,9 +56,11 @@ class TestCreation:
         assert not decide.is_wanted(running())
 
     def test_that_a_stop_overtook_is_undone_at_once(self):
-        decision = decide.on_created(stop(creating()).attempt, has_nodes=True, now=NOON)
+        decision = decide.on_created(stop(creating()).attempt, has_nodes=True, now=NOON + SECOND)
         assert (decision.events, decision.actions) == ((), (Release(),))
-        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
+        (released,) = decide.on_released(decision.attempt, now=NOON).events
+        assert type(released) is NodesReleased
+        assert [node.allocated_at for node in released.nodes] == [NOON + SECOND] * 2
 
     def test_that_failed_removes_what_is_left_before_it_is_reported(self):
         decision = decide.on_create_failed(creating(), "backend_failed", "no disk")
@@ -66,6 +70,11 @@ class TestCreation:
         assert types(failed) == [ProvisioningFailed]
         assert (failed.events[0].code, failed.events[0].message) == ("backend_failed", "no disk")
         assert failed.attempt.held == 0
+
+    def test_that_failed_after_a_stop_is_the_end_of_the_stop(self):
+        decision = decide.on_create_failed(stop(creating()).attempt, "backend_failed", "no disk")
+        assert decision.attempt.state is AttemptState.RELEASING
+        assert types(decide.on_released(decision.attempt, now=NOON)) == [NodesReleased]
 
     @pytest.mark.parametrize("attempt", [running(), stop(None).attempt], ids=["running", "releasing"])
     def test_that_comes_late_changes_nothing(self, attempt):
@@ -92,6 +101,7 @@ class TestStop:
     def test_of_an_unknown_attempt_asks_the_engine_and_answers(self):
         decision = stop(None)
         assert decision.actions == (Release(),)
+        assert decision.attempt.stop_deadline == NOON + 30 * SECOND
         released = decide.on_released(decision.attempt, now=NOON)
         assert types(released) == [NodesReleased]
         assert released.events[0].nodes == ()
@@ -158,7 +168,7 @@ class TestLoss:
     def test_is_any_exit_but_0_and_143(self, code, lost):
         decision = exits(running(), {1: code})
         assert types(decision) == ([NodeLost] if lost else [])
-        assert decision.attempt.nodes[1].has_ended
+        assert (decision.attempt.nodes[1].has_ended, decision.attempt.nodes[1].exit_code) == (True, code)
 
     def test_is_reported_once(self):
         attempt = exits(running(), {1: 137}).attempt
@@ -169,6 +179,10 @@ class TestLoss:
         assert lost.node_id == "a-ftjob-1-e1-n1"
         assert lost.message == "the runner of node a-ftjob-1-e1-n1 exited with code 137, expected 0 or 143"
         assert lost.failure_class is FailureClass.INFRA
+
+    def test_of_a_node_that_left_no_exit_code_says_that_it_vanished(self):
+        lost = exits(running(), {1: None}).events[0]
+        assert lost.message == "the runner of node a-ftjob-1-e1-n1 vanished, expected 0 or 143"
 
     def test_is_no_fault_of_the_node_where_its_runner_heard_nothing_of_kafka(self):
         lost = exits(running(), {1: EXIT_FENCED}).events[0]
@@ -203,6 +217,8 @@ class TestQueue:
         assert decision.events[0].waiting_for == "Priority"
         assert (decision.attempt.state, decision.attempt.held) == (AttemptState.QUEUED, 2)
         assert decision.wake_at is None
+        unknown = decide.on_created(creating(), has_nodes=True, is_queued=True, now=NOON)
+        assert unknown.events[0].waiting_for == ""
         later = START_DEADLINE + 60 * SECOND
         assert decide.on_due(decision.attempt, now=later) == decide.Decision(decision.attempt)
 
@@ -227,6 +243,12 @@ class TestQueue:
         decision = shown(queued(), ended(0, 143, host="n1"), ended(1, 7, host="n2"))
         assert types(decision) == [NodesProvisioned, NodeLost]
         assert (decision.attempt.state, decision.actions) == (AttemptState.RELEASING, (Release(),))
+
+    def test_that_a_node_was_preempted_meanwhile_is_announced_with_the_time(self):
+        gone = ended(0, None, cause=Cause.PREEMPTED, host="n1")
+        decision = shown(queued(), gone, Member(1, MemberState.RUNNING, host="n2"), now=NOON + SECOND)
+        assert types(decision) == [NodesProvisioned, NodePreempted]
+        assert decision.events[1].deadline == NOON + SECOND
 
     def test_without_hope_is_no_capacity(self):
         decision = shown(queued(), *members(MemberState.QUEUED), refusal="PartitionNodeLimit")
@@ -358,6 +380,10 @@ class TestPreemption:
         with pytest.raises(Refused) as refused:
             preempt(attempt)
         assert refused.value.code == code
+
+    def test_is_refused_with_the_state_of_the_attempt(self):
+        with pytest.raises(Refused, match=r"no runner to take at .*: attempt a-ftjob-1-e1 is creating"):
+            preempt(creating())
 
     @pytest.mark.parametrize(
         ("pool", "machine", "nodes", "machines"),

@@ -40,7 +40,7 @@ class TestFailure:
         nodes = tuple(replace(node, host=f"n{node.index}") for node in attempt.nodes)
         attempt = replace(attempt, nodes=nodes)
         failure = failure_of(attempt, a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON)
-        assert (failure.machine, failure.job_id, failure.number) == ("n1", "ftjob-1", 1)
+        assert failure == Failure("a-ftjob-1-e1-n1", "spot", "n1", (2, 3), "ftjob-1", 1, NOON, "gone")
 
     def test_of_this_machine_is_of_the_number_and_its_devices(self):
         failure = failure_of(running(), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON)
@@ -49,6 +49,8 @@ class TestFailure:
     def test_without_a_known_machine_or_node_is_not_kept(self):
         assert failure_of(running(), a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
         assert failure_of(running(), a_pool(), "a-ftjob-1-e1-n7", "gone", now=NOON) is None
+        nodes = tuple(replace(node, machine=None) for node in running().nodes)
+        assert failure_of(running(nodes=nodes), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
 
 
 class TestCordonAfter:
@@ -81,6 +83,11 @@ class TestCordonAfter:
     def test_does_not_come(self, pool, kept):
         assert cordon_after(pool, "n1", kept) is None
 
+    def test_comes_after_as_many_as_the_pool_says_and_of_two_jobs_at_least(self):
+        pool = a_cluster(cordon_after_failures=1)
+        assert cordon_after(pool, "n1", failures("a")) is None
+        assert cordon_after(pool, "n1", failures("a", "b")) is not None
+
     def test_comes_for_the_second_of_four(self):
         assert cordon_after(a_cluster(nodes=3, cordoned=("n2",)), "n1", failures("a", "b", "c")) is not None
 
@@ -92,6 +99,7 @@ class TestCordon:
         assert (pool.capacity.cordoned, pool.capacity.drained) == (("n1",), ())
         assert on_cordon(pool, "n1") == pool
         assert on_uncordon(pool, "n1") == a_cluster()
+        assert on_cordon(a_cluster(nodes=1), "n1").nodes == 0
 
     def test_of_this_machine_takes_its_number(self):
         pool = on_cordon(a_pool(), "1")
@@ -123,6 +131,8 @@ class TestCordon:
         assert (same.nodes, same.cordoned) == (3, ("n1",))
         [larger] = decide.on_pools_read(known, {"spot": a_cluster(nodes=9)})
         assert (larger.nodes, larger.cordoned) == (8, ("n1",))
+        [smaller] = decide.on_pools_read(known, {"spot": a_cluster(nodes=1)})
+        assert smaller.nodes == 0
 
 
 class TestAvoided:
