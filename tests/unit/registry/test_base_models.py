@@ -54,6 +54,7 @@ class TestConfiguration:
         [
             ({"max_position_embeddings": 512}, 512),
             ({"n_positions": 1024}, 1024),
+            ({"max_position_embeddings": 0, "n_positions": 1}, 1),
             ({"text_config": {"max_position_embeddings": 8}}, 8),
         ],
     )

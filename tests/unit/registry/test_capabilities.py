@@ -28,6 +28,26 @@ def test_a_plain_model_can_be_trained_with_every_method():
     assert result.marks_answers is False
 
 
+def test_the_sizes_of_the_model_are_kept():
+    sizes = {
+        "num_layers": 2,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_experts": 4,
+        "vocab_size": 32,
+        "cache_values_per_token": 6,
+        "tie_word_embeddings": True,
+        "converts_names": True,
+    }
+    assert capabilities_of(**sizes).model_dump(include=set(sizes)) == sizes
+
+
+def test_a_class_that_vllm_does_not_know_is_served_where_its_attention_can_be_replaced():
+    new = ("NobodyKnowsForCausalLM",)
+    assert capabilities_of(architectures=new, takes_attention=True).refused_methods == {}
+    assert capabilities_of(architectures=new, takes_attention=False).refused_methods.keys() == {LORA, SFT}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -70,7 +90,8 @@ def test_all_weights_are_refused_where_their_file_would_not_be_the_bases(written
     ("changes", "reason"),
     [
         ({"problem": "transformers has none"}, "llama: transformers has none"),
-        ({"missing": ("lm_head.weight",)}, "missing from the files: lm_head.weight"),
+        ({"missing": ("lm_head.weight",)}, "missing from the files: lm_head.weight$"),
+        ({"missing": tuple("dcba")}, "missing from the files: a, b, c and 1 more$"),
     ],
 )
 def test_files_that_make_no_model_are_refused(changes, reason):

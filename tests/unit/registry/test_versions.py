@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas.base import BundleRef, DatasetRef, StartFrom
-from schemas.evaluation import CheckResult, EvalInconclusive
+from schemas.evaluation import CheckResult, Criterion, EvalInconclusive
 from schemas.gate import GateSpec
 from schemas.job import JobEvaluating, StagePlan
 from schemas.model import (
@@ -26,7 +26,7 @@ from services.registry.model import Approval, Slot, Verdict
 from shared.errors import Refused
 from shared.transitions import IllegalTransition
 from tests.moves import moves_of
-from tests.unit.registry.builders import BASE_SHA, OTHER_SHA, SAFE, UNSAFE, a_version, failed, passed
+from tests.unit.registry.builders import BASE_SHA, GAIN, OTHER_SHA, SAFE, UNSAFE, a_version, failed, passed
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DIGEST = "9" * 64
@@ -160,7 +160,8 @@ class TestRegister:
         assert first.full_name == second.full_name
 
     def test_never_deploys_the_model_of_a_cancelled_job_by_itself(self):
-        assert not versions.register(an_artifact(), digest=DIGEST, cancelled=True).version.auto_deploy
+        assert versions.register(an_artifact(), digest=DIGEST, cancelled=True).version.auto_deploy is False
+        assert versions.register(an_artifact(), digest=DIGEST, cancelled=False).version.auto_deploy is True
 
 
 class TestOnEvalPassed:
@@ -169,9 +170,23 @@ class TestOnEvalPassed:
         decision = versions.on_eval_passed(version, its_slot(version), passed(version), current_sha=BASE_SHA)
         assert decision.version.stage is Stage.STAGING
         assert decision.version.eval_id == "eval-ftjob-1"
+        assert decision.version.verdict == Verdict("eval-ftjob-1", "passed", (GAIN, SAFE), "", 1)
         promoted, approved = decision.events
-        assert isinstance(promoted, ModelPromoted)
+        assert promoted == ModelPromoted(
+            model_id=version.model_id,
+            tenant="acme",
+            job_id="ftjob-1",
+            digest=version.digest,
+            full_name=version.full_name,
+            stage=Stage.STAGING,
+            eval_id="eval-ftjob-1",
+            has_holdout=True,
+            approved_by=None,
+            approval_reason="",
+            accepted_without_holdout=False,
+        )
         assert isinstance(approved, DeploymentApproved)
+        assert decision.slots == (its_slot(version).approve(decision.version),)
         assert (approved.slot, approved.generation, approved.job_id) == (version.full_name, 1, "ftjob-1")
 
     def test_promotes_alone_where_nobody_asked_for_deployment(self):
@@ -224,7 +239,7 @@ class TestOnEvalFailed:
         decision = versions.on_eval_failed(version, [], failed(version))
         assert decision.version.stage is Stage.DEV
         assert decision.events == ()
-        assert decision.version.verdict.outcome == "failed"
+        assert decision.version.verdict == Verdict("eval-ftjob-1", "failed", (UNSAFE,), "safety", 1)
 
     @pytest.mark.parametrize("stage", [Stage.STAGING, Stage.PRODUCTION])
     def test_takes_a_gated_version_back_to_dev_and_empties_its_slots(self, stage):
@@ -256,7 +271,7 @@ class TestOnEvalInconclusive:
     def test_is_kept_apart_from_a_failed_one(self):
         version = a_version()
         decision = versions.on_eval_inconclusive(version, inconclusive(version))
-        assert decision.version.verdict.outcome == "inconclusive"
+        assert decision.version.verdict == Verdict("eval-ftjob-1", "inconclusive", (UNSAFE,), "judge away", 1)
 
     def test_leaves_what_is_served_but_nothing_new_is_built_on_it(self):
         version = a_version(stage=Stage.STAGING)
@@ -326,7 +341,9 @@ class TestPromote:
 
     def test_without_a_holdout_is_marked_for_ever(self):
         version = a_version(stage=Stage.STAGING, verdict=Verdict("eval-1", "passed", (SAFE,)))
-        decision = promote(version, accept_without_holdout=True, reason="a house style, nothing to measure")
+        reason = "a house style, nothing to measure"
+        decision = promote(version, accept_without_holdout=True, reason=reason)
+        assert decision.version.approval == Approval("ann", reason, accepts_no_holdout=True)
         (fact,) = decision.events
         assert (fact.has_holdout, fact.accepted_without_holdout) == (False, True)
         assert decision.version.may_take_alias
@@ -343,6 +360,22 @@ class TestPromote:
         for words in ("safety", "0.12", "at least 0.95", "base 0.98", "n=200", "eval-1"):
             assert words in refused.value.message
 
+    def test_names_the_bound_of_a_number_that_is_to_be_small(self):
+        perplexity = Criterion(
+            name="texts",
+            metric="perplexity",
+            value=3,
+            baseline=None,
+            threshold=2.5,
+            count=20,
+            passed=False,
+            higher_is_better=False,
+        )
+        check = CheckResult(check="holdout", outcome="failed", criteria=(perplexity,))
+        assert versions.gate_summary(Verdict("ev-1", "failed", (check,))) == (
+            "failed in evaluation ev-1: check holdout failed (texts perplexity 3, expected at most 2.5, n=20)"
+        )
+
     def test_says_that_an_unevaluated_version_was_not_evaluated(self):
         with pytest.raises(Refused, match="was not evaluated"):
             promote(a_version())
@@ -352,9 +385,10 @@ class TestPromote:
             promote(a_version(stage=Stage.STAGING, verdict=Verdict("eval-2", "failed", (UNSAFE,))))
 
     def test_refuses_what_was_trained_on_other_files(self):
-        with pytest.raises(Refused) as refused:
-            promote(a_version(stage=Stage.STAGING), current_sha=OTHER_SHA)
-        assert refused.value.code == "stale"
+        for sha, state in ((OTHER_SHA, "has sha cccccccccccc now"), (None, "is not registered")):
+            with pytest.raises(Refused, match=f"base tiny with sha bbbbbbbbbbbb, which {state}") as refused:
+                promote(a_version(stage=Stage.STAGING), current_sha=sha)
+            assert refused.value.code == "stale"
 
     def test_says_why_a_check_without_numbers_is_inconclusive(self):
         check = CheckResult(check="judge", outcome="inconclusive", reason="no answer from the judge")
