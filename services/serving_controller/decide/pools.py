@@ -142,7 +142,7 @@ def desired_replica_sets(
             replica_sets[pool_of(base_sha)] = _base_replica_set(base_sha, base_models, policy)
     for name, of_set in servables_by_replica_set.items():
         anyone = next(iter(of_set.servables.values()))
-        replica_set = replica_sets.get(name) or _replica_set_of(anyone, base_models, policy)
+        replica_set = _replica_set_of(anyone, base_models, policy)
         adapters = {} if replica_set.full else of_set.servables
         rank = 0 if replica_set.full else of_set.max_rank
         replica_sets[name] = replace(

@@ -107,11 +107,11 @@ def set_idle(slot: Slot, *, now: datetime, keep: timedelta) -> SlotDecision:
 def _fails(slot: Slot, served: Served, failure: Failure) -> bool:
     """What waits fails by any failure. What was served fails once no replica has it and none is asked again.
 
-    It comes back with a replica that did not start.
+    It comes back with a replica that did not start: that failure is never final.
     """
     if slot.state is SlotState.PENDING:
         return True
-    return failure.code != "replica" and failure.is_final and not served.addresses
+    return failure.is_final and not served.addresses
 
 
 def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> SlotDecision:

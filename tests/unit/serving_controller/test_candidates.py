@@ -147,6 +147,10 @@ class TestReconcile:
         assert decision.candidate == HOSTED
         assert reconcile(HOSTED, HAVING) == candidates.CandidateDecision(HOSTED)
 
+    def test_says_of_several_replicas_the_one_that_has_it(self):
+        there = a_replica(1, loaded=frozenset({NAME}))
+        assert reconcile(WAITING, a_replica(0), there).candidate.host == there.address
+
     def test_says_it_again_where_it_is_asked_again(self):
         again = candidates.on_asked(ASKED, command_id="c-2")
         assert isinstance(reconcile(again, HAVING).events[0], CandidateReady)

@@ -22,6 +22,7 @@ from services.serving_controller.model import (
     DesiredServable,
     Failure,
     Phase,
+    ReplicaSet,
     ReplicaSetServables,
     Retired,
     allowed_rank,
@@ -150,8 +151,17 @@ class TestDesiredReplicaSets:
         assert replica_sets[POOL].pending == {TWO.served_name}
 
     def test_give_a_full_model_replicas_of_its_own(self):
-        replica_sets = replica_sets_of([a_pending_slot(FULL)])
-        assert [replica_set.full for replica_set in replica_sets.values()] == [FULL]
+        policy = Policy(replicas_per_pool=2)
+        assert replica_sets_of([a_pending_slot(FULL)], policy=policy) == {
+            FULL.replica_set: ReplicaSet(
+                FULL.replica_set,
+                BASE_SHA,
+                full=FULL,
+                pending=frozenset({FULL.served_name}),
+                adapter_layers=(),
+                num_replicas=2,
+            )
+        }
         assert FULL.replica_set != POOL
 
     def test_load_a_digest_once_for_all_its_slots(self):
@@ -200,6 +210,10 @@ class TestPlan:
             Unload(replica.replica_id, TWO.served_name),
         )
 
+    def test_loads_what_comes_behind_what_is_loaded(self):
+        replica = a_replica(loaded=frozenset({ONE.served_name}))
+        assert plan(a_replica_set(ONE, TWO), replica) == (Load(replica.replica_id, TWO),)
+
     @pytest.mark.parametrize("order", [(ONE, TWO), (TWO, ONE)])
     def test_loads_in_the_order_in_which_it_is_wanted(self, order):
         actions = plan(a_replica_set(*order), a_replica())
@@ -212,8 +226,10 @@ class TestPlan:
 
     def test_exchanges_one_replica_at_a_time_for_a_higher_rank(self):
         replica_set = a_replica_set(a_servable(1, rank=64), num_replicas=2)
-        (end,) = plan(replica_set, a_replica(0), a_replica(1))
-        assert (end.replica.replica_id, end.replica.failures) == (f"{POOL}-0", 0)
+        reason = "started for rank 32, rank 64 is needed"
+        assert plan(replica_set, a_replica(0), a_replica(1)) == (
+            End(a_replica(0).lost(reason, failures=0, not_before=NOON), reason),
+        )
         assert plan(replica_set, starting(answers=False, max_rank=64), a_replica(1)) == ()
 
     def test_does_not_load_what_is_too_large_for_a_replica(self):

@@ -120,7 +120,7 @@ class TestWithdrawal:
         (stopped,) = decision.events
         assert isinstance(stopped, DeploymentStopped)
         assert (stopped.generation, stopped.digest) == (2, ONE.digest)
-        assert decision.slot.route is None
+        assert (decision.slot.route, decision.slot.state) == (None, SlotState.WITHDRAWN)
         (retired,) = decision.retired
         assert (retired.servable, retired.keep_until) == (ONE, NOON + KEEP)
 
@@ -128,6 +128,11 @@ class TestWithdrawal:
         decision = on_withdrawn(a_pending_slot(ONE, generation=1), withdrawn(2))
         assert types(decision) == [DeploymentStopped]
         assert decision.retired == ()
+
+    def test_of_what_waits_stops_what_is_routed(self):
+        decision = on_withdrawn(a_pending_slot(TWO, over=a_ready_slot(ONE)), withdrawn(3))
+        assert [event.digest for event in decision.events] == [ONE.digest]
+        assert decision.retired == (Retired(ONE, NOON + KEEP),)
 
     def test_that_comes_first_only_counts(self):
         decision = on_withdrawn(a_slot(), withdrawn(2))
@@ -151,6 +156,7 @@ class TestStaleBase:
             (DeploymentStopped, ONE.digest),
             (DeploymentFailed, TWO.digest),
         ]
+        assert decision.retired == (Retired(ONE, NOON + KEEP),)
 
     @pytest.mark.parametrize("event", [stale("another"), stale(sha=OTHER_SHA)])
     def test_of_another_name_or_sha_touches_nothing(self, event):
@@ -171,7 +177,7 @@ class TestReconcile:
         assert isinstance(ready, DeploymentReady)
         assert ready.served_name == f"{ONE.full_name}@{ONE.digest}"
         assert [replica.replica_id for replica in ready.replicas] == [HERE.replica_id, THERE.replica_id]
-        assert decision.slot.state is SlotState.READY
+        assert (decision.slot.state, decision.slot.served) == (SlotState.READY, {ONE.digest})
 
     def test_waits_while_one_replica_is_without_it(self):
         slot = a_pending_slot(TWO, over=a_ready_slot(ONE, addresses=[HERE, THERE]))
@@ -204,6 +210,7 @@ class TestReconcile:
         )
         assert types(decision) == [DeploymentReady, DeploymentRolledBack]
         assert decision.events[1].previous_digest == TWO.digest
+        assert decision.slot.served == {ONE.digest, TWO.digest}
 
     def test_answers_a_new_generation_of_what_is_served_already(self):
         slot = a_pending_slot(ONE, generation=2, over=a_ready_slot(ONE))
@@ -233,6 +240,11 @@ class TestReconcile:
         assert types(reconcile(a_ready_slot(ONE), {ONE.served_name: Served(failure=last)})) == [
             DeploymentFailed
         ]
+
+    def test_fails_what_has_failed_once(self):
+        failure = Failure("load", "file is gone", is_final=True)
+        failed = reconcile(a_ready_slot(ONE), {ONE.served_name: Served(failure=failure)}).slot
+        assert reconcile(failed, {ONE.served_name: Served(failure=failure)}) == SlotDecision(failed)
 
     def test_keeps_what_one_replica_serves_whatever_another_says(self):
         slot = a_ready_slot(ONE, addresses={HERE, THERE})
