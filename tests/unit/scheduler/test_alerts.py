@@ -1,10 +1,13 @@
 """What an alert does to a job is what the job asks for, through the paths of a pause and a cancellation."""
 
+from datetime import timedelta
+
 import pytest
 
 from schemas.alert import AlertRule, AlertsSpec
 from schemas.job import JobCancelled, JobPaused, JobStopping, PauseReason, StopReason
 from schemas.lifecycle import JobState
+from services.scheduler.decide.decision import StopOverdue, Timer
 from tests.builders import NOON, a_bundle, a_job, a_job_spec
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
@@ -22,6 +25,7 @@ def a_running_job(**actions: str) -> History:
 def test_an_alert_alone_stops_nothing(actions: dict[str, str]):
     history = a_running_job(**actions).apply(incoming.alert())
     assert (history.job.state, history.types) == (JobState.RUNNING, [])
+    assert history.ignored == [f"alert divergence: {actions.get('divergence', 'notify')}"]
 
 
 def test_a_pause_keeps_the_checkpoint_and_names_the_alert():
@@ -41,6 +45,12 @@ def test_a_stop_ends_the_job_with_its_newest_checkpoint():
     assert history.last(JobStopping).reason is StopReason.CANCEL
     cancelled = history.last(JobCancelled)
     assert (cancelled.reason, cancelled.artifact.bundle) == ("alert", a_bundle(30))
+
+
+def test_an_alert_that_comes_after_the_nodes_are_gone_is_waited_with_as_long_as_any_stop():
+    history = a_running_job(divergence="stop").apply(incoming.released(), incoming.alert())
+    assert history.job.state is JobState.STOPPING
+    assert history.timers[-1] == Timer(StopOverdue(job_id="ftjob-1", attempt=1), NOON + timedelta(minutes=10))
 
 
 def test_an_alert_about_an_earlier_attempt_stops_no_later_one():

@@ -7,7 +7,9 @@ import pytest
 from schemas.base import FailureClass
 from schemas.job import JobRequeued, JobScheduled, StopReason
 from schemas.lifecycle import JobState
-from tests.builders import NOON, a_bundle, a_job, a_stop
+from schemas.specification import Resources
+from services.scheduler.model import Attempt, Evaluation
+from tests.builders import NOON, a_bundle, a_job, a_job_spec, a_placement, a_stop, an_evaluation
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
 
@@ -18,6 +20,23 @@ VALIDATING, QUEUED, PROVISIONING, RUNNING, STOPPING, PAUSED, EVALUATING, SUCCEED
 
 def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
+
+
+def test_an_attempt_begins_with_nothing_known_of_it_but_its_place():
+    resources = Resources(max_run_seconds=600, grace_seconds=30)
+    job = a_job(QUEUED, spec=a_job_spec(resources=resources), evaluation=an_evaluation())
+    place = a_placement(machines=(3,))
+    history = History(job).schedule(place)
+    assert history.job.run == Attempt(
+        number=1,
+        placement=place,
+        resume=None,
+        scheduled_at=NOON,
+        start_deadline=NOON + timedelta(minutes=5),
+        ends_by=NOON + seconds(630),
+    )
+    assert history.job.evaluation == Evaluation()
+    assert history.last(JobScheduled).machines == (3,)
 
 
 class TestBudgets:
@@ -79,7 +98,8 @@ class TestBudgets:
         history = History(a_job(QUEUED)).schedule()
         fenced = incoming.lost().model_copy(update={"failure_class": FailureClass.PLATFORM})
         history.apply(incoming.failed(), fenced, incoming.released(), incoming.stopped())
-        assert history.last(JobRequeued).failure_class is FailureClass.PLATFORM
+        fact = history.last(JobRequeued)
+        assert (fact.failure_class, fact.message) == ("platform", "node n-0 was lost: pid gone")
         assert FailureClass.INFRA not in history.job.requeues
 
     def test_preemption_is_free_but_backs_off_after_three_in_ten_minutes(self):

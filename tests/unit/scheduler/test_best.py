@@ -10,6 +10,7 @@ from schemas.job import JobCancelled, JobEvaluating, JobFailed
 from schemas.lifecycle import JobState
 from schemas.specification import EarlyStoppingSpec, Recipe
 from services.scheduler.decide import commands
+from services.scheduler.decide.ending import artifact_fields
 from tests.builders import NOON, a_bundle, a_dataset, a_file_ref, a_job, a_job_spec
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.job_history import History
@@ -54,6 +55,15 @@ class TestCompleted:
         again.apply(incoming.completed(attempt=2))
         fact = again.last(JobEvaluating)
         assert (fact.attempt, fact.bundle, fact.best_valid_loss) == (2, BEST.bundle, 1.25)
+
+
+def test_of_a_bundle_that_is_not_the_newest_no_other_is_the_best():
+    job = a_job(JobState.STOPPING, verified=frozenset({incoming.FINAL}), best=BEST)
+    assert [artifact_fields(job, each)["bundle"] for each in (incoming.FINAL, a_bundle(20))] == [
+        BEST.bundle,
+        a_bundle(20),
+    ]
+    assert artifact_fields(job, a_bundle(20))["best_valid_loss"] is None
 
 
 class TestOfAnotherJob:

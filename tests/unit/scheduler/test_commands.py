@@ -8,10 +8,12 @@ from schemas.base import FailureClass, StartFrom
 from schemas.job import (
     CancelJob,
     JobCancelled,
+    JobPaused,
     JobQueued,
     JobStage,
     JobSubmitted,
     PauseJob,
+    PauseReason,
     ResumeJob,
     RetryJob,
     SubmitJob,
@@ -94,7 +96,7 @@ class TestSubmit:
         assert (fact.failure_class, fact.code, fact.param) == ("user", "dataset_mismatch", "holdout")
 
     def test_a_dataset_that_does_not_name_its_files_is_to_be_submitted_again(self):
-        with pytest.raises(Refused, match="submit it again") as refused:
+        with pytest.raises(Refused, match=r"dataset ds-1 does not say .*; submit it again") as refused:
             submit(a_dataset(files=None))
         assert refused.value.code == "dataset_mismatch"
 
@@ -170,6 +172,10 @@ class TestStart:
             self.admit(trained_by, **changes)
         assert (refused.value.code, refused.value.param) == (code, param)
 
+    def test_the_name_of_what_it_cannot_start_from_is_in_the_words(self):
+        with pytest.raises(Refused, match="and ft:tiny:acme:x:1 is an adapter"):
+            self.admit(self.TRAINED_BY, recipe=Recipe(method=Method.SFT))
+
 
 HOSTILE_IDS = {
     "up": "..",
@@ -199,6 +205,12 @@ class TestIds:
     def test_a_submission_with_a_bad_one_is_refused_by_name(self, param):
         for hostile in HOSTILE_IDS.values():
             self.require_refusal(param, lambda id_=hostile: submit(**{param: id_}))
+
+    def test_so_is_one_of_a_later_stage(self):
+        for hostile in HOSTILE_IDS.values():
+            self.require_refusal(
+                "later_dataset_ids", lambda id_=hostile: submit(later_dataset_ids=("ds-2", id_))
+            )
 
     def test_so_is_a_retry_under_a_bad_one(self):
         failed = a_job(JobState.FAILED)
@@ -318,6 +330,19 @@ def test_a_job_that_is_not_the_tenants_is_unknown(ask, command, job):
     with pytest.raises(Refused, match="job ftjob-1 is not known to tenant acme") as refused:
         ask(job, command, VIEW)
     assert refused.value.code == "unknown_job"
+
+
+@pytest.mark.parametrize("reason", PauseReason)
+def test_a_pause_of_an_attempt_keeps_the_reason_that_was_given(reason):
+    history = History(a_job(JobState.RUNNING)).apply(incoming.pause(reason))
+    history.apply(incoming.stopped(), incoming.released())
+    assert history.last(JobPaused).reason is reason
+
+
+def test_a_pool_that_had_no_capacity_a_moment_ago_is_named_when_it_is_queued_again():
+    job = a_job(JobState.PAUSED, no_capacity_at={"cpu-spot": NOON})
+    fact = History(job).apply(incoming.resume()).last(JobQueued)
+    assert fact.waiting_for.endswith("the engine had no capacity in cpu-spot, asked again soon")
 
 
 def test_why_it_waits_is_said_when_it_is_queued():

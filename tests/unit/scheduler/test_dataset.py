@@ -56,20 +56,22 @@ def test_what_is_ready_is_kept_whole():
 )
 def test_each_word_of_ingest_is_about_one_dataset(event, state, code, message):
     (dataset,) = datasets_of(event)
-    assert (dataset.dataset_id, dataset.tenant, dataset.state, dataset.code, dataset.message) == (
-        "ds-1",
-        "acme",
-        state,
-        code,
-        message,
+    assert dataset == Dataset(
+        "ds-1", "acme", state, message, code, base_sha=getattr(event, "base_sha", Dataset.base_sha)
     )
 
 
 def test_a_deleted_version_takes_each_request_that_ended_in_it_along():
-    assert [(dataset.dataset_id, dataset.state) for dataset in datasets_of(DELETED)] == [
-        ("ds-1", DatasetState.DELETED),
-        ("ds-2", DatasetState.DELETED),
-    ]
+    message = f"dataset version {a_dataset_ref().version[:12]} was deleted"
+    assert datasets_of(DELETED) == (
+        Dataset("ds-1", "acme", DatasetState.DELETED, message),
+        Dataset("ds-2", "acme", DatasetState.DELETED, message),
+    )
+
+
+def test_a_refusal_that_names_no_tenant_is_of_nobodys_dataset():
+    (dataset,) = datasets_of(refused().model_copy(update={"tenant": None}))
+    assert dataset.tenant == ""
 
 
 def test_a_refusal_of_another_command_says_nothing():

@@ -138,6 +138,31 @@ class TestReservation:
         quick = waiting("quick", devices_per_node=3, longest=timedelta(minutes=10))
         assert self.started_beside(large, quick, waiting("small"), pool=pool) == {"quick": (0,)}
 
+    def test_of_a_machine_whose_end_nobody_knows_it_leaves_nothing_to_others(self):
+        pool = replace(a_pool(nodes=2, **GPUS), free={0: 0, 1: 5})
+        large = waiting("large", tenant="other", minutes=30, devices_per_node=8)
+        assert self.started_beside(large, waiting("small"), pool=pool) == {}
+
+    @pytest.mark.parametrize(("minutes", "spare"), [(10, {0: 2}), (11, {0: 1}), (None, {0: 1})])
+    def test_what_it_leaves_becomes_less_by_those_who_are_not_over_before(self, minutes, spare):
+        booking = a_booking(0, devices=5, ends_by=NOON + timedelta(minutes=10))
+        pool = a_pool(nodes=1, bookings=[booking], **GPUS)
+        reserved = pool.with_reservation(waiting("large", minutes=30, devices_per_node=6), NOON)
+        assert reserved.reserved.spare == {0: 2}
+        longest = None if minutes is None else timedelta(minutes=minutes)
+        booked = reserved.with_booking(waiting("small", longest=longest), NOON)
+        assert booked.reserved.spare == spare
+        assert dict(booked.free) == {0: 2}
+        ends_by = None if longest is None else NOON + longest
+        assert booked.bookings == (booking, a_booking(0, since=NOON, ends_by=ends_by))
+        assert pool.with_booking(waiting("small"), NOON).reserved is None
+
+
+def test_the_dominant_type_is_that_of_the_greatest_part_however_few_it_has_of_it():
+    small = a_pool("small-spot", nodes=2, device=DeviceKind.CUDA)
+    ledger = a_ledger(a_pool(nodes=9), small, acme={SPOT: 3, "small-spot": 2})
+    assert ledger.dominant_type_of("acme") == small.device_type
+
 
 class TestKinds:
     CPU = a_pool("cpu-spot", device=DeviceKind.CPU, price_per_hour=1)

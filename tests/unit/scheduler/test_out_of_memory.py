@@ -53,6 +53,7 @@ def test_out_of_memory_is_tried_once_more_with_the_least_that_the_recipe_leaves_
             "recipe.gradient_checkpointing true",
         ),
         ({"micro_batch_size": 4}, "recipe.micro_batch_size", "recipe.micro_batch_size 2"),
+        ({"micro_batch_size": 2}, "recipe.micro_batch_size", "recipe.micro_batch_size 1"),
         (
             {},
             "policy.max_seq_length",

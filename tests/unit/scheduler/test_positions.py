@@ -73,6 +73,23 @@ class TestPosition:
             ("huge", None, WaitReason.NO_POOL),
         }
 
+    def test_who_wants_the_same_may_not_have_the_same_pools(self):
+        pool = a_pool(tenants=("acme",))
+        mine, others = standing([waiting("mine"), waiting("other", tenant="other")], a_ledger(pool))
+        assert (mine.position, mine.reason) == (1, WaitReason.ITS_TURN)
+        assert (others.candidate.job_id, others.position, others.reason) == (
+            "other",
+            None,
+            WaitReason.NO_POOL,
+        )
+
+    def test_who_wants_the_same_may_not_have_as_much(self):
+        ledger = replace(a_ledger(a_pool()), device_limits={"none": 0, "some": 5})
+        candidates = [waiting("a", tenant="none", minutes=1), waiting("b", tenant="some")]
+        some, none = standing(candidates, ledger)
+        assert (some.candidate.job_id, some.position) == ("b", 1)
+        assert (none.candidate.job_id, none.position, none.reason) == ("a", None, WaitReason.QUOTA)
+
     @pytest.mark.parametrize(
         ("position", "shown"), [(1, 1), (10, 10), (11, 20), (20, 20), (99, 100), (101, 200), (24_001, 30_000)]
     )
@@ -98,6 +115,18 @@ class TestReason:
         assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.SHARE)
         assert second.waiting_for.endswith("its tenant has 3 of 3 device(s), those that have less go first")
+
+    def test_who_goes_first_for_its_tier_goes_for_no_share(self):
+        premium = waiting("premium", tenant="other", tier=Tier.PREMIUM, minutes=5)
+        first, second = standing([premium, waiting("old", minutes=10)], full())
+        assert [first.candidate.job_id, second.candidate.job_id] == ["premium", "old"]
+        assert second.reason is WaitReason.NO_NODES
+
+    def test_a_premium_job_is_behind_for_its_share_where_it_waits_longer_with_its_ten_minutes(self):
+        premium = waiting("premium", tier=Tier.PREMIUM, minutes=5)
+        first, second = standing([premium, waiting("young", tenant="other", minutes=1)], full(3, acme=3))
+        assert [first.candidate.job_id, second.candidate.job_id] == ["young", "premium"]
+        assert second.reason is WaitReason.SHARE
 
     def test_its_share_is_of_the_type_of_which_it_has_the_greatest_part(self):
         large = a_pool(nodes=3, bookings=[a_booking(0, 1, 2)])
@@ -146,11 +175,15 @@ class TestReason:
             f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front, which has them by "
             "12:10 UTC, and this one states no resources.max_run_seconds"
         )
+        long = waiting("long", longest=timedelta(minutes=11))
+        _, entry = standing([gang, long], a_ledger(a_pool(nodes=2, bookings=[booking])))
+        assert entry.waiting_for.endswith("in front, which has them by 12:10 UTC")
 
     def test_its_tenant_has_all_devices_that_it_may(self):
         ledger = replace(a_ledger(a_pool(nodes=3, booked=1), acme=1), device_limits={"acme": 2})
         first, second = standing([waiting("a", minutes=1), waiting("b")], ledger)
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.QUOTA)
+        assert (second.candidate.job_id, second.position) == ("b", 2)
         assert second.waiting_for.endswith("its tenant has 2 device(s) of 2 that it may have at once")
         assert second.starts_at is None
         [full] = standing([waiting()], replace(ledger, device_limits={"acme": 1}))
@@ -280,6 +313,14 @@ class TestChanges:
         announced = self.facts([waiting()], full(minutes=20))
         later = full(minutes=60 - minutes)
         assert bool(self.changed([waiting()], later, announced)) is is_told
+
+    def test_an_estimate_is_announced_where_there_was_none_and_none_is_not_announced_again(self):
+        [before] = standing([waiting()], full(), run_time=None)
+        announced = {"job-1": before.fact()}
+        assert changes([before], announced, now=NOON) == []
+        [now_known] = standing([waiting()], full())
+        assert changes([now_known], announced, now=NOON) == [now_known.fact()]
+        assert changes([before], {"job-1": now_known.fact()}, now=NOON) == [before.fact()]
 
     def test_of_a_long_queue_the_front_is_announced_first(self):
         candidates = [waiting(f"job-{number:04}", minutes=500 - number / 4) for number in range(1_000)]

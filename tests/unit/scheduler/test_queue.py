@@ -321,6 +321,12 @@ class TestWhyWaiting:
             ),
             (waiting(), a_pool(), "its turn for 1 device(s) of one node (spot-first)"),
             (
+                waiting(),
+                a_pool(tenants=("acme",), device=DeviceKind.CUDA),
+                "its turn for 1 device(s) of one node (spot-first, cuda)",
+            ),
+            (waiting(not_before=NOON), a_pool(), "its turn for 1 device(s) of one node (spot-first)"),
+            (
                 waiting(not_before=NOON + timedelta(seconds=61)),
                 a_pool(),
                 "backs off until 12:01:01 UTC",
@@ -337,14 +343,23 @@ class TestWhyWaiting:
 
 
 def test_a_candidate_is_what_the_queue_must_know_of_a_job():
-    resources = Resources(nodes=2, devices_per_node=4, capacity_type=CapacityType.SPOT, pool="h100")
+    resources = Resources(
+        nodes=2,
+        devices_per_node=4,
+        capacity_type=CapacityType.SPOT,
+        pool="h100",
+        max_run_seconds=600,
+        grace_seconds=30,
+    )
     job = a_job(
         JobState.QUEUED,
         spec=a_job_spec(resources=resources, tier=Tier.PREMIUM),
         not_before=NOON,
         no_capacity_at={"h100": NOON},
     )
-    expected = Candidate("ftjob-1", "acme", Tier.PREMIUM, NOON, resources, NOON, {"h100": NOON})
+    expected = Candidate(
+        "ftjob-1", "acme", Tier.PREMIUM, NOON, resources, NOON, {"h100": NOON}, timedelta(seconds=630)
+    )
     assert Candidate.of(job, queued_at=NOON) == expected
 
 

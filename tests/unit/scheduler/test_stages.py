@@ -12,9 +12,11 @@ from schemas.job import (
     JobCancelled,
     JobEvaluating,
     JobFailed,
+    JobPaused,
     JobQueued,
     JobScheduled,
     JobStageCompleted,
+    PauseReason,
     SubmitJob,
 )
 from schemas.lifecycle import JobState
@@ -75,6 +77,18 @@ def test_benchmarks_count_that_the_rows_of_all_stages_were_compared_with():
     assert plan_of(SPEC, second).benchmarks == second.benchmarks
 
 
+def test_leaks_that_were_kept_are_those_of_all_stages():
+    def dataset(**kept_leaks):
+        return replace(FIRST, counts=FIRST.counts.model_copy(update={"kept_leaks": kept_leaks}))
+
+    first = plan_of(SPEC, dataset(arc=1, stdlib=2))
+    assert plan_of(SPEC, dataset(stdlib=3, holdout=4), first).kept_leaks == {
+        "arc": 1,
+        "holdout": 4,
+        "stdlib": 5,
+    }
+
+
 class TestAdmission:
     def test_the_job_waits_until_the_datasets_of_all_stages_are_ready(self):
         history = submitted(None)
@@ -89,6 +103,11 @@ class TestAdmission:
     def test_each_dataset_is_of_its_own_stages_files(self):
         fact = submitted(replace(SECOND, files=FIRST.files)).last(JobFailed)
         assert (fact.code, fact.param) == ("dataset_mismatch", "later_stages[0].training_file")
+
+    def test_the_holdout_is_the_jobs_whichever_stages_dataset_has_another(self):
+        files = SECOND.files.model_copy(update={"holdout": a_sha("holdout")})
+        fact = submitted(replace(SECOND, files=files)).last(JobFailed)
+        assert (fact.code, fact.param) == ("dataset_mismatch", "holdout")
 
     def test_each_stage_has_a_dataset(self):
         with pytest.raises(Refused, match="later_dataset_ids: found 0, expected 1"):
@@ -121,6 +140,13 @@ class TestAdmission:
         after = fact.stages[0].config_hash
         assert fact.stages[1].config_hash == config_hash(resolved, SECOND.ref.version, after=after)
 
+    def test_of_three_stages_it_is_the_third_ones(self):
+        spec = a_job_spec(later_stages=(PAIRS, PAIRS))
+        command, third = submission(spec, ("ds-2", "ds-3")), replace(SECOND, dataset_id="ds-3")
+        job = commands.admit(command, None, FIRST, later_datasets=(SECOND, third), now=NOON)
+        (_, fact) = commands.submit(job, VIEW).events
+        assert fact.config_hash == fact.stages[2].config_hash != fact.stages[1].config_hash
+
     def test_an_earlier_stage_of_other_rows_is_another_experiment(self):
         other = replace(FIRST, ref=a_dataset_ref("other"))
         job = commands.admit(submission(), None, other, later_datasets=(SECOND,), now=NOON)
@@ -152,10 +178,33 @@ class TestNextStage:
         best = BestBundle(bundle=a_bundle(300), valid_loss=1.0)
         assert in_second(best=best).last(JobStageCompleted).stage.start.bundle == a_bundle(300)
 
+    def test_it_names_the_job_that_has_the_best_bundle_where_that_is_another_one(self):
+        """As of a job that continues another."""
+        of_other = a_bundle(300).seen_from("ftjob-0", "ftjob-1")
+        history = submitted()
+        history.job = replace(history.job, best=BestBundle(bundle=of_other, valid_loss=1.0))
+        history.schedule().apply(incoming.started(), incoming.verified(best=history.job.best))
+        start = history.apply(incoming.completed()).last(JobStageCompleted).stage.start
+        assert start == StartFrom(name="stage 1 of ftjob-1", job_id="ftjob-0", bundle=a_bundle(300))
+
+    def test_nothing_is_left_of_what_counted_in_the_stage_before(self):
+        history = submitted().schedule().apply(incoming.started(), incoming.released())
+        best = BestBundle(bundle=a_bundle(300), valid_loss=1.0)
+        history.job = replace(history.job, corrupt=frozenset({a_bundle(601)}), not_before=NOON)
+        job = history.later(minutes=1).apply(incoming.verified(best=best), incoming.completed()).job
+        assert (job.state, job.verified, job.corrupt, job.best) == (
+            JobState.QUEUED,
+            frozenset(),
+            frozenset(),
+            None,
+        )
+        assert (job.queued_at, job.not_before) == (NOON + timedelta(minutes=1), None)
+
     def test_a_later_verdict_on_a_bundle_of_the_stage_before_is_no_resume_point(self):
         history = in_second().apply(incoming.verified(a_bundle(590))).schedule()
         assert history.last(JobScheduled).resume is None
         assert history.apply(incoming.verified(a_bundle(599))).job.resume is None
+        assert history.ignored == ["bundle of attempt 1, which trained an earlier stage"] * 2
 
     def test_no_attempt_begins_before_the_one_before_has_given_its_nodes_back(self):
         history = submitted().schedule().apply(incoming.started(), incoming.verified(), incoming.completed())
@@ -194,8 +243,17 @@ class TestNextStage:
         history = submitted().schedule().apply(incoming.started(), incoming.pause())
         history.apply(incoming.verified(), incoming.completed(), incoming.released())
         assert history.types[-2:] == ["JobStageCompleted", "JobPaused"]
+        assert history.last(JobPaused).reason is PauseReason.USER
         resumed = history.apply(incoming.resume()).schedule()
         assert resumed.last(JobScheduled).stage.number == 2
+
+    def test_such_a_pause_keeps_its_reason(self):
+        history = submitted().schedule().apply(incoming.started(), incoming.pause(PauseReason.ALERT))
+        history.apply(incoming.verified(), incoming.completed())
+        assert history.last(JobPaused).reason is PauseReason.ALERT
+
+    def test_a_cancellation_of_the_first_stage_leaves_nothing(self):
+        assert submitted().apply(incoming.cancel()).last(JobCancelled).artifact is None
 
     def test_a_cancellation_ends_the_job_with_what_the_stage_before_has_trained(self):
         history = in_second().schedule().apply(incoming.started(attempt=2), incoming.cancel())
@@ -215,7 +273,8 @@ class TestNextStage:
 
     def test_one_that_is_still_to_come_is(self):
         gone = a_dataset(DatasetState.DELETED, dataset_id="ds-2")
-        assert in_second().apply(gone).last(JobFailed).code == "dataset_deleted"
+        fact = in_second().apply(gone).last(JobFailed)
+        assert (fact.code, fact.param) == ("dataset_deleted", "later_stages[0].training_file")
 
 
 def test_the_last_stage_is_evaluated_with_the_whole_lineage():
@@ -247,6 +306,7 @@ class TestContinue:
         history = in_second().schedule().apply(incoming.started(attempt=2), incoming.verified(newest))
         fact = self.go_on(history)
         assert (fact.attempt, fact.stage.number, fact.steps_before) == (1, 2, STEPS)
+        assert fact.stage.first_attempt == 1
         assert fact.resume == newest.seen_from("ftjob-1", "ftjob-2")
         assert (fact.start_from.job_id, fact.dataset) == ("ftjob-1", SECOND.ref)
 
