@@ -170,8 +170,9 @@ def test_a_batch_of_another_version_is_passed():
 
 
 def test_a_batch_of_less_than_no_bytes_is_one_unreadable_record():
-    batch = Batches(struct.pack(">qi", 7, -1)).next_batch()
-    assert [(record.offset, detail_of(record)) for record in batch] == [
+    response = Batches(struct.pack(">qi", 7, -1))
+    assert response.has_next()
+    assert [(record.offset, detail_of(record)) for record in response.next_batch()] == [
         (7, "found 12 bytes, expected a record batch of version 2")
     ]
 
@@ -329,7 +330,8 @@ def test_a_field_of_no_bytes_is_there(size: bytes):
 
 def test_a_batch_names_its_producer():
     raw = changed(a_batch([{}]), (PRODUCER_ID, struct.pack(">q", 77)))
-    assert Batches(raw).next_batch().producer_id == 77
+    batch = Batches(raw).next_batch()
+    assert (batch.producer_id, batch.is_transactional, batch.is_control_batch) == (77, False, False)
 
 
 def test_stand_ins_are_of_the_batchs_own_offsets():
