@@ -8,23 +8,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from schemas.dataset import FileRole
 from schemas.specification import DatasetPolicy
 from services.ingest.pipeline import screen as module
+from services.ingest.pipeline.boilerplate import Common
 from services.ingest.pipeline.counts import FileCounts
 from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Examiner
 from services.ingest.pipeline.order import Progress
 from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import RowFilter
-from tests.unit.ingest.builders import CHAT, NOTHING_COMMON, assistant, chat, user
+from services.ingest.pipeline.text import NO_KEYS, row_text
+from tests.unit.ingest.builders import CHAT, an_example, assistant, chat, user
 from tests.unit.ingest.screening import screen
 from tests.unit.ingest.templated import Writer
 
 ONE, TWO = (chat(user(text), assistant()) for text in ("one", "two"))
 BAD = chat(user("no answer"))
+ALIKE = [chat(user(f"{Writer(1).text(200)} {end}"), assistant()) for end in "ab"]
+COMMON = Common(NO_KEYS, np.array([row_text(an_example("", assistant()["content"]).turns).key], np.uint64))
+"""Rows that are answered like these may be near duplicates."""
 
 
 class Passing:
@@ -32,7 +38,7 @@ class Passing:
 
     def __init__(self, directory: Path, spool: PromptSpool) -> None:
         self.sent: list[Progress] = []
-        self.index = DuplicateIndex(spool, NOTHING_COMMON, similarity=0.9)
+        self.index = DuplicateIndex(spool, COMMON, similarity=0.9)
         self._path = directory / "rows"
 
     def lines(self, *rows: Any, role: FileRole = "training", **policy: Any) -> tuple[list[int], FileCounts]:
@@ -40,7 +46,7 @@ class Passing:
         self._path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         counts, asked = FileCounts(role, "0" * 64, format=CHAT), DatasetPolicy(**policy)
         passing = RowFilter(self.index, asked, 1, self.sent.append)
-        examiner = Examiner(role, CHAT, asked, NOTHING_COMMON)
+        examiner = Examiner(role, CHAT, asked, COMMON)
         return [row.line for row in passing.kept_rows(self._path, examiner, counts)], counts
 
 
@@ -88,10 +94,17 @@ def test_the_holdout_keeps_its_repeated_rows_which_give_nothing_away(passing: Pa
     assert (counts.kept, counts.exact, counts.contaminated) == (2, 1, 0)
 
 
+@pytest.mark.parametrize(("role", "kept"), [("training", [1]), ("safety_mix", [1, 2])])
+def test_a_safety_mix_alone_may_say_one_thing_in_several_ways(
+    passing: Passing, role: FileRole, kept: list[int]
+) -> None:
+    lines, counts = passing.lines(*ALIKE, role=role)
+    assert (lines, counts.near) == (kept, 1)
+
+
 def test_a_kept_row_that_is_nearly_like_another_may_be_repeated_itself() -> None:
-    text = Writer(1).text(200)
-    first, near = (chat(user(f"{text} {end}"), assistant("yes")) for end in ("a", "b"))
-    others = [chat(user(Writer(number).text(50)), assistant("yes")) for number in range(2, 20)]
+    others = [chat(user(Writer(number).text(50)), assistant()) for number in range(2, 20)]
+    first, near = ALIKE
     result = screen([first, near, near, *others], near_duplicates="keep")
     assert result.kept == set(range(1, 22)) - {3}
     assert (result.counts.near, result.counts.exact) == (1, 1)
