@@ -321,7 +321,9 @@ class TestPolicy:
         ],
     )
     def test_what_would_keep_leaks_is_refused_to_tenants(self, policy: dict[str, object], param: str):
-        with pytest.raises(Refused, match=r"expected ('drop'|at most 0.5).*: only an operator may") as refused:
+        with pytest.raises(
+            Refused, match=r"expected ('drop'|at most 0.5).*: only an operator may"
+        ) as refused:
             a_dataset(a_request(retune={"policy": policy}), a_file())
         error = refused.value
         assert (error.code, error.param) == ("operators_only", param)
