@@ -34,7 +34,9 @@ def refusal_of(decision, *arguments) -> str:
 
 @pytest.mark.parametrize("user", ["tenant-acme", "tenant-acme.ci"])
 def test_a_tenants_user_has_its_tenants_topics_and_groups(user):
-    assert decide.tenant_user_of(add_tenant_user(user), None).rights == [
+    added = decide.tenant_user_of(add_tenant_user(user), None)
+    assert (added.tenant, added.nonce) == ("acme", OTHER)
+    assert added.rights == [
         Right(user, "read", "topic", "tenant.acme.events"),
         Right(user, "write", "topic", "tenant.acme.commands"),
         Right(user, "read", "group", "tenant-acme.", prefixed=True),
@@ -71,6 +73,11 @@ def test_a_subscriber_reads_lifecycle_topics_alone(topic):
     assert refusal_of(decide.subscriber_of, add_subscriber(topics=(topic,)), None) == "no_lifecycle_topic"
 
 
+def test_a_refusal_names_the_topics_that_may_be_read():
+    with pytest.raises(Refused, match=r"found 'run\.metrics', expected of .*, job\.events, "):
+        decide.subscriber_of(add_subscriber(topics=("run.metrics",)), None)
+
+
 def test_a_subscriber_reads_something():
     assert refusal_of(decide.subscriber_of, add_subscriber(topics=()), None) == "nothing_to_read"
 
@@ -98,7 +105,7 @@ def test_a_user_that_is_made_again_has_the_topics_of_the_new_command():
 
 def test_a_rotation_changes_the_nonce_alone():
     rotated = decide.rotated(ACTIVE, ACTIVE.name, OTHER)
-    assert (rotated.nonce, rotated.revision, rotated.rights) == (OTHER, 5, ACTIVE.rights)
+    assert rotated == replace(ACTIVE, nonce=OTHER, revision=5, state=UserState.CHANGING)
     assert rotated.applied.state is UserState.ACTIVE
 
 

@@ -108,6 +108,13 @@ def test_a_link_is_the_digest_of_the_bytes_that_the_format_names():
     assert next_link(LINK, PLAIN) == hashlib.sha256(LINK + bytes.fromhex(record)).digest()
 
 
+def test_a_record_without_a_time_has_a_link():
+    """Kafka says -1 where nobody set one."""
+    record = Record("t", 0, 7, None, (), None, -1)
+    without_time = number(7) + "ff" * 8 + "ff" * 8 + number(0) + "ff" * 8
+    assert next_link(LINK, record) == hashlib.sha256(LINK + bytes.fromhex(without_time)).digest()
+
+
 def test_a_head_is_the_partition_its_first_and_next_offset_and_the_link():
     head = encoded_head(Chain(Partition("t", 3), 5, 55, LINK))
     assert head == bytes.fromhex(number(1) + b"t".hex() + number(3) + number(5) + number(55)) + LINK

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schemas.audit import NOTHING_BEFORE
+from schemas.audit import NOTHING_BEFORE, PartitionRead
 from schemas.topics import TOPICS, is_audited
 from services.auditor.decide import FULL_EVERY, Last, is_full_due, plan, state
 from shared.audit import heads
@@ -68,6 +68,21 @@ def test_a_full_statement_names_every_chain_and_the_statement_before():
     )
     second = state(Last(1, "ab" * 32), [], None, now=NOW)
     assert (second.number, second.previous_sha256) == (2, "ab" * 32)
+
+
+def test_a_statement_says_of_a_chain_how_far_it_was_read_and_from_when_its_records_are():
+    moved = replace(chain(start=2), oldest_ms=900, newest_ms=1000)
+    assert state(Last(), [moved], None, now=NOW).partitions == (
+        PartitionRead(
+            topic="job.events",
+            partition=0,
+            start_offset=2,
+            next_offset=10,
+            link=moved.link.hex(),
+            oldest_ms=900,
+            newest_ms=1000,
+        ),
+    )
 
 
 def test_the_others_name_what_moved_and_are_signed_over_the_rest_too():

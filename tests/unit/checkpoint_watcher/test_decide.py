@@ -167,6 +167,12 @@ class TestOverdue:
         assert not is_overdue(attempt, now=NOON + timedelta(seconds=200), intervals=3)
         assert next_look(attempt, now=NOON, intervals=3) == NOON + timedelta(seconds=280)
 
+    @pytest.mark.parametrize("started_at", [NOON, None])
+    def test_the_first_bundle_is_waited_for_from_the_start_or_from_now(self, started_at):
+        since = started_at or NOON + timedelta(seconds=30)
+        look = next_look(an_attempt(started_at=started_at), now=NOON + timedelta(seconds=30), intervals=3)
+        assert look == since + timedelta(seconds=180)
+
     @pytest.mark.parametrize("seconds", [180, 1000])
     def test_one_that_is_overdue_is_looked_at_again_after_three_intervals_more(self, seconds):
         now = NOON + timedelta(seconds=seconds)
