@@ -55,7 +55,7 @@ class RefusalClassifier(Protocol):
 
 
 class PhraseClassifier:
-    name = "refusals by phrases 2"
+    name = "refusals by phrases 3"
 
     async def classify(self, exchanges: Sequence[Exchange]) -> list[AnswerClass | None]:
         return [classify(exchange.answer, is_cut=exchange.is_cut) for exchange in exchanges]
