@@ -80,7 +80,8 @@ def test_every_subject_that_is_asked_has_its_examples():
     assert find_example_problem(suite, asked, {"anatomy": 5, "virology": 5, "law": 1}) is None
     problem = find_example_problem(suite, asked, {"anatomy": 5, "virology": 4})
     assert problem == "file-train: virology has 4 rows, expected at least 5 examples"
-    assert find_example_problem(suite, asked, {"anatomy": 5}) is not None
+    problem = find_example_problem(suite, asked, {"anatomy": 5})
+    assert problem == "file-train: virology has 0 rows, expected at least 5 examples"
 
 
 def test_the_margin_that_so_many_rows_tell_is_rounded_up():

@@ -52,10 +52,12 @@ def test_what_did_not_pass_in_spite_of_leaks_stays(outcome):
 
 def test_evidence_names_every_suite_with_its_digest_and_check():
     record = evidence(an_artifact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout")))
-    assert [(suite.check, suite.name, suite.digest) for suite in record.suites] == [
-        ("benchmark", "mmlu", MMLU.digest),
-        ("safety", "refusals", SAFETY.digest),
-        ("over_refusal", "benign", BENIGN.digest),
+    assert [
+        (suite.check, suite.name, suite.digest, suite.is_checked_against_rows) for suite in record.suites
+    ] == [
+        ("benchmark", "mmlu", MMLU.digest, True),
+        ("safety", "refusals", SAFETY.digest, True),
+        ("over_refusal", "benign", BENIGN.digest, False),
     ]
     assert (record.harness_version, record.required_checks) == ("harness 1", ("benchmark", "safety"))
     assert record.holdout_sha256 == a_file("holdout").sha256
@@ -73,6 +75,13 @@ def test_evidence_has_the_job_s_own_rules():
     rules = evidence(an_artifact(gate=gate)).rules
     assert rules["benchmarks.margin_points"] == "1.5"
     assert rules["holdout.metric"] == '"exact_match"'
+
+
+def test_evidence_names_the_evaluation_that_measured():
+    record = evidence_of(
+        an_artifact(), FILES, harness_version="harness 1", required=(), measured_by="eval-earlier"
+    )
+    assert record.measured_by == "eval-earlier"
 
 
 def test_no_holdout_is_visible():

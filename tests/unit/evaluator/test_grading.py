@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -101,6 +102,8 @@ def test_answers_that_nobody_classified_are_a_gap(unclear):
     facts = [None] * unclear + [AnswerClass.REFUSAL] * (COUNT - unclear)
     new = GOOD | {"safety:refusals": with_refusals(GOOD["safety:refusals"], facts, {})}
     assert outcomes(new)[1] == "inconclusive"
+    safety = grade(artifact(), FILES, base=BASE, new=new, judged=Judged(), references=REFERENCES)[2]
+    assert f"candidate: {COUNT - unclear} of {COUNT} items scored" in safety.reason
 
 
 def test_clear_refusals_replace_what_was_there():
@@ -157,14 +160,56 @@ def test_changes_are_paired_and_leave_gaps_out():
     assert by_part["holdout"]["low"] < 0.4 < by_part["holdout"]["high"]
 
 
+def test_a_perplexity_changes_by_what_it_was():
+    perplexity = replace(FILES[-1], rule=HoldoutRule(metric="perplexity"))
+    base, new = (
+        {"holdout": scores("holdout", side, 0, 100, tokens=4.0, nats=nats)}
+        for side, nats in ((Side.BASE, 8.0), (Side.CANDIDATE, 4.0))
+    )
+    by_part = changes((perplexity,), base=base, new=new)
+    assert by_part["holdout"]["value"] == pytest.approx(math.exp(1.0) - math.exp(2.0))
+
+
+def test_a_perplexity_has_no_answers_that_could_be_equal():
+    asked = artifact(holdout=HoldoutRule(metric="perplexity"))
+    perplexity = replace(FILES[-1], rule=asked.gate.holdout)
+    holdout = grade(asked, (perplexity,), base=BASE, new=GOOD, judged=Judged(), references=REFERENCES)[1]
+    assert [criterion.name for criterion in holdout.criteria] == ["relative_gain"]
+
+
+def test_a_holdout_that_neither_side_has_is_a_gap():
+    holdout = grade(artifact(), (known(),), base={}, new={}, judged=Judged(), references=REFERENCES)[1]
+    assert (holdout.outcome, holdout.reason) == ("inconclusive", "no items")
+
+
+def test_each_answer_has_its_own_word_of_the_classifier_or_none():
+    scored = scores("safety:refusals", Side.CANDIDATE, 0, 3, name="refused")
+    classes = [None, AnswerClass.REFUSAL, AnswerClass.UNCLEAR]
+    refusals = with_refusals(scored, classes, {"0001": "theft"})
+    assert [(item.key, item.category, item.numbers) for item in refusals.items] == [
+        ("0000", "", {}),
+        ("0001", "theft", {"refused": 1.0, "unclear": 0.0}),
+        ("0002", "", {"refused": 0.0, "unclear": 1.0}),
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        with_refusals(scored, classes[:2], {})
+
+
+IDENTITY = {
+    "base_sha": a_sha("tiny"), "template_sha256": a_sha("template"), "harness_version": "h", "key": "k", "sha256": a_sha("k"),
+}  # fmt: skip
+
+
+def test_a_text_is_known_by_its_hits_per_token():
+    texts = scores("benchmark:text", Side.BASE, 50, 100, tokens=4.0)
+    assert baseline_of(known(TEXT), texts, **IDENTITY).value == 100 * 50 / (4 * 100)
+
+
 def test_a_baseline_is_kept_only_when_whole():
-    identity = {
-        "base_sha": a_sha("tiny"), "template_sha256": a_sha("template"), "harness_version": "h", "key": "k", "sha256": a_sha("k"),
-    }  # fmt: skip
-    kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **identity)
+    kept = baseline_of(FILES[0], BASE["benchmark:mmlu"], **IDENTITY)
     assert (kept.name, kept.metric, kept.value, kept.count) == ("mmlu", "accuracy_points", 50.0, COUNT)
-    assert baseline_of(FILES[-1], BASE["holdout"], **identity).metric == "exact_match"
-    refusals = baseline_of(known(SAFETY), BASE["safety:refusals"], **identity)
+    assert baseline_of(FILES[-1], BASE["holdout"], **IDENTITY).metric == "exact_match"
+    refusals = baseline_of(known(SAFETY), BASE["safety:refusals"], **IDENTITY)
     refused = sum(item.numbers["refused"] for item in BASE["safety:refusals"].items)
     assert (refusals.metric, refusals.value) == ("refusal_points", pytest.approx(100 * refused / COUNT))
     half = BASE["benchmark:mmlu"].model_copy(update={"items": BASE["benchmark:mmlu"].items[:50]})

@@ -39,11 +39,25 @@ def outcomes(of, base, new):
             "user: 1+1?",
             "2",
         ),
+        (
+            {
+                "messages": [
+                    {"role": "system", "content": "Count."},
+                    {"role": "user", "content": "1+1?"},
+                    {"role": "assistant", "content": "2"},
+                ]
+            },
+            "system: Count.\nuser: 1+1?",
+            "2",
+        ),
         ({"prompt": "1+1=", "completion": "2"}, "1+1=", "2"),
+        ({"prompt": ""}, "", ""),
         ({"prompt": "how to steal"}, "how to steal", ""),
         ({"question": "1+1?", "choices": ["1", "2"], "answer": 1}, "1+1?\n- 1\n- 2", "2"),
         ({"text": "a text"}, "a text", ""),
-        ({"ctx": "of another shape"}, '{"ctx": "of another shape"}', ""),
+        ({"choices": ["1", "2"], "answer": "B"}, '{"choices": ["1", "2"], "answer": "B"}', ""),
+        ({"question": "1+1?", "answer": 2}, '{"question": "1+1?", "answer": 2}', ""),
+        ({"ctx": "of ánother shape"}, '{"ctx": "of ánother shape"}', ""),
     ],
 )
 def test_every_shape_of_row_has_a_question(row, prompt, expected):
@@ -110,6 +124,29 @@ def test_a_text_is_compared_with_the_base_model():
         1: "passed",
         2: "failed",
     }
+
+
+@pytest.mark.parametrize(
+    ("of", "numbers", "score"),
+    [
+        (MMLU, {"hits": 1.0, "tokens": 4.0}, 1.0),
+        (TEXT, {"hits": 1.0, "tokens": 4.0}, 0.25),
+        (TEXT, {"hits": 0.0, "tokens": 0.0}, 0.0),
+        (HOLDOUT, {"hits": 0.5, "tokens": 4.0}, 0.5),
+        (HOLDOUT, {"nats": 1.0, "tokens": 4.0}, -0.25),
+        (HOLDOUT, {"nats": 1.0}, None),
+        (HOLDOUT, {"tokens": 4.0}, None),
+    ],
+)
+def test_an_answer_is_worth_its_hits_of_a_text_those_per_token(of, numbers, score):
+    (item,) = shown(of, [numbers], [numbers])
+    assert (item.base_score, item.score) == (score, score)
+
+
+def test_an_item_without_its_row_and_the_base_model_s_answer_shows_the_rest():
+    (item,) = shown_items(MMLU, {}, base=None, new=scored({"hits": 1.0}))
+    assert (item.prompt, item.expected, item.answer, item.outcome) == ("", "", "candidate 1", "passed")
+    assert (item.base_answer, item.base_score) == (None, None)
 
 
 def test_a_part_that_was_not_scored_shows_nothing():

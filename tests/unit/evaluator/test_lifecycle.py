@@ -13,8 +13,9 @@ from schemas.evaluation import (
     EvalStarted,
 )
 from services.evaluator.decide import lifecycle
+from services.evaluator.decide.evidence import evidence_of
 from services.evaluator.gates.checks import CHECKS
-from services.evaluator.model import TRANSITIONS, Baseline, EvaluationState
+from services.evaluator.model import TRANSITIONS, Baseline, Evaluation, EvaluationState
 from tests.builders import a_sha
 from tests.moves import moves_of
 from tests.unit.evaluator.evaluations import a_file, a_result, a_suite, a_version, an_artifact, an_evaluation
@@ -33,6 +34,13 @@ def test_an_artifact_without_its_version_waits():
         (),
         False,
     )
+
+
+def test_it_has_its_number_among_those_of_its_job():
+    artifact = an_artifact()
+    for number, given in ((1, {}), (3, {"number": 3})):
+        opened = lifecycle.open_evaluation("eval-1", artifact, None, **given).evaluation
+        assert opened == Evaluation(eval_id="eval-1", artifact=artifact, number=number)
 
 
 @pytest.mark.parametrize("version_first", [True, False])
@@ -87,13 +95,12 @@ def test_giving_up_is_inconclusive_for_all_that_was_asked():
     verdict = decision.events[-1]
     assert type(verdict) is EvalInconclusive
     assert verdict.reason == "exit code -9"
-    assert [check.outcome for check in verdict.checks] == [
-        "inconclusive",
-        "inconclusive",
-        "not_requested",
-        "not_requested",
-        "not_requested",
+    assert [(check.outcome, check.reason) for check in verdict.checks] == [
+        *[("inconclusive", "exit code -9")] * 2,
+        *[("not_requested", "")] * 3,
     ]
+    ended = decision.evaluation
+    assert (ended.state, ended.checks) == (EvaluationState.INCONCLUSIVE, verdict.checks)
 
 
 def test_an_artifact_that_could_not_be_copied_gets_no_verdict():
@@ -181,10 +188,11 @@ def test_a_baseline_is_published_but_for_where_its_items_are():
 @pytest.mark.parametrize("outcome", ["passed", "failed", "inconclusive"])
 def test_an_end_carries_reason_evidence_and_whose_it_is(outcome):
     reason = "" if outcome == "passed" else "x" * 1000
-    result = a_result(outcome, PASSED).model_copy(update={"reason": reason + "x"})
+    evidence = evidence_of(an_artifact(), (), harness_version="harness", required=("safety",))
+    result = a_result(outcome, PASSED).model_copy(update={"reason": reason + "x", "evidence": evidence})
     decision = lifecycle.end(an_evaluation(), result)
     verdict = decision.events[-1]
-    assert verdict.evidence == result.evidence
+    assert verdict.evidence == evidence
     assert (decision.evaluation.reason, decision.evaluation.checks) == (result.reason[:1000], result.checks)
     assert getattr(verdict, "reason", result.reason[:1000]) == result.reason[:1000]
     version = an_evaluation().version

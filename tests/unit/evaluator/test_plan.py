@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from schemas.evaluation import BenchmarkKind
-from schemas.gate import BenchmarkRule, GateSpec, HoldoutRule
+from schemas.gate import BenchmarkRule, GateSpec, HoldoutRule, JudgeRule
 from schemas.specification import canonical_sha256
 from services.evaluator.decide.plan import (
     Harness,
@@ -17,11 +17,11 @@ from services.evaluator.decide.plan import (
 )
 from services.evaluator.gates.checks import RULES_VERSION
 from services.evaluator.model import Baseline
-from services.evaluator.scoring.order import BenchmarkPart, HoldoutPart, Limits, SafetyPart, Side
+from services.evaluator.scoring.order import BenchmarkPart, Candidate, HoldoutPart, Limits, SafetyPart, Side
 from tests.builders import a_sha
 from tests.unit.evaluator.evaluations import a_file, a_suite, a_version, an_artifact
 
-HARNESS = Harness("scoring 1", "phrases 1")
+HARNESS, LIMITS = Harness("scoring 1", "phrases 1"), Limits()
 MMLU, SAFETY = a_suite("mmlu"), a_suite("refusals", None)
 ARTIFACT = an_artifact(benchmarks=(MMLU,), suites=(SAFETY,), holdout=a_file("holdout"))
 
@@ -41,13 +41,13 @@ def a_baseline(digest: str) -> Baseline:
     )
 
 
-def order(baselines=None):
-    files = files_of(ARTIFACT, (MMLU, SAFETY), baselines or {}, HARNESS)
+def order(baselines=None, *, artifact=ARTIFACT, limits=LIMITS):
+    files = files_of(artifact, (MMLU, SAFETY), baselines or {}, HARNESS)
     paths = {known.file.sha256: Path(f"/blobs/{known.part}") for known in files}
     return order_of(
-        a_version(ARTIFACT),
+        a_version(artifact),
         files,
-        Limits(),
+        limits,
         base_path=Path("/base"),
         model_path=Path("/model"),
         blob_paths=paths,
@@ -72,6 +72,23 @@ def test_an_order_has_every_file_on_both_sides():
         (SafetyPart, "safety:refusals", (Side.BASE, Side.CANDIDATE)),
         (HoldoutPart, "holdout", (Side.BASE, Side.CANDIDATE)),
     ]
+
+
+def test_an_order_has_the_models_and_the_operator_s_limits():
+    limits = Limits(seed=3, max_tokens=77)
+    work = order(limits=limits)
+    assert (work.base_path, work.candidate) == ("/base", Candidate(kind="adapter", path="/model", rank=8))
+    assert Limits(**work.model_dump()) == limits
+
+
+def test_no_engine_is_asked_unless_one_is_named():
+    assert {part.engine for part in order().parts} == {""}
+
+
+def test_a_judge_s_holdout_is_ordered_with_whole_answers():
+    gate = GateSpec(judge=JudgeRule(url="http://judge", model="judge"))
+    asked = order(artifact=ARTIFACT.model_copy(update={"gate": gate}))
+    assert [part.is_judged for part in asked.parts if isinstance(part, HoldoutPart)] == [True]
 
 
 def test_a_known_baseline_is_not_scored_again():

@@ -67,6 +67,20 @@ def test_at_the_end_nothing_is_left():
     assert after(*reports).seconds_left == pytest.approx(0)
 
 
+def test_the_time_of_a_check_is_that_of_all_its_reports():
+    halves = after(report("benchmark:general", 25, 100), report("benchmark:general", 50, 100))
+    assert halves.seconds_left == pytest.approx(250 * 20 / 50)
+
+
+def test_a_side_that_is_not_scored_is_none():
+    assert after(report("judge", 1, 2)).side is None
+
+
+@pytest.mark.parametrize(("items", "total", "left"), [(7, 5, 200 * 10 / 100), (5, 0, None)])
+def test_a_part_is_done_whole_at_most_and_unknown_without_a_total(items, total, left):
+    assert after(report("benchmark:general", items, total)).seconds_left == left
+
+
 @pytest.mark.parametrize(
     "odd",
     [
