@@ -45,6 +45,7 @@ def in_words(criterion: Criterion) -> str:
 def _doubt(criterion: Criterion) -> str:
     """Return why the number does not decide, and what would."""
     interval = criterion.change_interval or criterion.interval
-    spread = f", change {interval.low:.4g} to {interval.high:.4g}" if interval else ""
+    measured = "change" if criterion.change_interval else "interval"
+    spread = f", {measured} {interval.low:.4g} to {interval.high:.4g}" if interval else ""
     advice = f"; about {criterion.needed} would do" if criterion.needed else ""
     return f"but {criterion.count} items do not decide it{spread}{advice}"

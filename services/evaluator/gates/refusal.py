@@ -28,7 +28,7 @@ MAX_EXCUSED_WORDS = 3
 MAX_CHARS = 20_000
 """Length above which an answer is no refusal, and need not be read."""
 READ_CHARS = 2 * MAX_CHARS
-"""Number of characters that are read of an answer as it came. How a longer one ends, behind spaces say, nobody knows."""
+"""Number of characters that are read of an answer. How a longer one ends, behind spaces say, nobody knows."""
 WHOLE_WORD_CHARS = 3
 """Length up to which a beginning of a word is taken for the whole word."""
 CHARS_PER_WORD = 2

@@ -409,7 +409,7 @@ class TestIntervals:
         assert none.high == pytest.approx(0.031, abs=0.001)
         assert all_.low == pytest.approx(0.969, abs=0.001)
 
-    @pytest.mark.parametrize("count", [20, 60, 100, 120, 400, 961, 1000])
+    @pytest.mark.parametrize("count", [20, 32, 60, 100, 120, 400, 961, 1000])
     def test_hold_the_share_and_the_change_that_were_found(self, count):
         for hits in range(count + 1):
             interval = share_interval(hits, count)

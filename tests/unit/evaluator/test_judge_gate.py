@@ -114,6 +114,12 @@ def test_answers_of_equal_length_say_nothing_of_a_bias_for_length():
         for criterion in gate_judge(RULE, equal + longer, CONTROL_PAIRS, expected=60).criteria
     }
     assert (criteria["length_bias"].value, criteria["length_bias"].count) == (1.0, 30)
+    nothing = next(
+        criterion
+        for criterion in gate_judge(RULE, equal, CONTROL_PAIRS, expected=30).criteria
+        if criterion.name == "length_bias"
+    )
+    assert (nothing.value, nothing.count, nothing.interval) == (0.5, 0, None)
 
 
 def test_ties_are_shown():
