@@ -126,4 +126,5 @@ def test_all_that_runs_shares_the_month_of_its_tenant():
 
 
 def test_a_month_begins_at_midnight_of_utc():
-    assert budget.month_start(NOON) == datetime(2027, 3, 1, tzinfo=UTC)
+    late = datetime(2027, 3, 17, 13, 14, 15, 16, tzinfo=UTC)
+    assert budget.month_start(late) == datetime(2027, 3, 1, tzinfo=UTC)

@@ -120,6 +120,7 @@ class TestOutliers:
     @pytest.mark.parametrize(("norm", "is_one"), [(8.0, True), (8.0 - A_BIT, False)])
     def test_a_gradient_is_one_from_eight_times_the_base(self, norm, is_one):
         assert self.is_explosion(norm, [*FLAT]) is is_one
+        assert self.is_explosion(2 * norm, [log(2.0)] * 64) is is_one
 
     @pytest.mark.parametrize(("by", "is_one"), [(A_BIT, True), (-A_BIT, False)])
     def test_a_gradient_is_one_from_so_many_times_the_noise(self, by, is_one):
@@ -130,7 +131,9 @@ class TestOutliers:
     def test_a_gradient_is_on_its_way_from_a_thousand_times_the_base(self, norm, is_one):
         signals = Signals(losses=[*FLAT], gradients=[*FLAT])
         curve.not_finite(signals, a_step(1, grad_norm=norm))
-        assert signals.overflows == [is_one]
+        signals.gradients = [log(2.0)] * 64
+        curve.not_finite(signals, a_step(2, grad_norm=2 * norm))
+        assert signals.overflows == [is_one] * 2
 
     @pytest.mark.parametrize(
         ("grown", "is_one"),
@@ -209,6 +212,11 @@ class TestPlateau:
         reading = curve.plateau(Signals(**(usual | changes)), share_done=share_done)
         return reading and reading.is_wrong
 
+    @pytest.mark.parametrize(("by", "says"), [(A_BIT, None), (-A_BIT, True)])
+    def test_how_low_the_loss_is_follows_from_its_newest_level(self, by, says):
+        levels = [1.0] * 8 + [1.0 - 0.001 * place for place in range(8)]
+        assert self.read(levels, start=levels[-1] - log(0.15) + by) is says
+
     def test_sixteen_whole_blocks_without_a_fall_raise_it(self):
         assert self.read([1.0] * 16) is True
         assert self.read([1.0] * 15) is None
@@ -252,6 +260,10 @@ class TestMemory:
         assert self.read([1] + [800 + 2 * block for block in range(8)]) is None
         assert self.read([800 + 2 * block for block in range(8)]) is None
         assert self.read([800 + 2 * block for block in range(9)], num_steps=81) is None
+
+    def test_a_byte_a_block_is_growth_and_only_the_newest_nine_count(self):
+        assert self.read([400 + block for block in range(9)]) is True
+        assert self.read([900, *(800 + 2 * block for block in range(9))]) is True
 
     def test_growth_that_pauses_or_slows_down_is_none(self):
         assert self.read([800, 810, 820, 830, 830, 840, 850, 860, 870]) is None
@@ -414,6 +426,11 @@ class TestValidation:
         assert self.read(2.0, lowest, 1.007, 1.014, exp(0.0199)) is None
         assert self.read(2.0, lowest, 1.014, exp(0.03)) is None
         assert self.read(2.0, lowest, 1.0, 1.014, 1.03) is None
+
+    @pytest.mark.parametrize(("rise", "says"), [(0.245, True), (0.24, None)])
+    def test_noise_moves_the_limit_by_what_second_differences_of_it_are(self, rise, says):
+        """Their median is 0.1, of which normal noise has the square root of six: 4 * 1.4826 * 0.1 / 6**0.5 = 0.242."""
+        assert self.read(exp(0.2), exp(0.05), 1.0, exp(0.05), exp(0.2), exp(rise)) is says
 
     def test_a_new_lowest_one_clears_it(self):
         assert self.read(2.0) is False

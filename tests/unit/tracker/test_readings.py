@@ -1,11 +1,13 @@
 """What is raised shows its number, the limit and both in words."""
 
+from decimal import Decimal
 from math import exp
 
 import pytest
 
 from schemas.alert import AlertRule
 from services.tracker.decide import curve, machine
+from services.tracker.decide.looks import Spending, cost_above_plan
 from services.tracker.decide.reading import Reading
 from services.tracker.decide.signals import Signals
 from services.tracker.decide.validation import validation_rise
@@ -44,7 +46,19 @@ def readings() -> dict[AlertRule, Reading | None]:
         ),
         AlertRule.LOW_UTILIZATION: machine.low_utilization(slow, step),
         AlertRule.VALIDATION_RISE: validation_rise(known, "valid_loss", 9, exp(0.1)),
+        AlertRule.COST_ABOVE_PLAN: cost("20"),
     }
+
+
+def cost(price_per_hour: str) -> Reading | None:
+    """An hour of the attempt was trained, a quarter of all: three more follow."""
+    return cost_above_plan(
+        Signals(began=NOON - seconds(3600), time=NOON, num_steps=20, epoch=0.5),
+        Spending(Decimal(10), Decimal(price_per_hour), NOON - seconds(3600)),
+        expected=Decimal(80),
+        share_done=0.25,
+        now=NOON,
+    )
 
 
 NUMBERS = {
@@ -64,6 +78,11 @@ NUMBERS = {
         "100 tokens per second, usually 1,000; devices in use 90% of the time",
     ),
     AlertRule.VALIDATION_RISE: (exp(0.1), exp(0.02), "validation loss 1.105, at its lowest 1"),
+    AlertRule.COST_ABOVE_PLAN: (
+        90.0,
+        80.0,
+        "90.00 USD at this speed, of which 30.00 are spent; expected 80.00",
+    ),
 }
 
 
@@ -79,3 +98,40 @@ def test_what_is_raised_shows_the_number_its_limit_and_both_in_words():
             expected,
             message,
         )
+
+
+def use_of_cpu(speed: float) -> Reading | None:
+    """A CPU is shared: how much it is used says nothing."""
+    signals = Signals(
+        losses=[*FLAT],
+        speeds=[speed] * 16,
+        uses=[-1.0] * 16,
+        usual_speed=1000.0,
+        slow_steps=7,
+        slow_since=NOON - seconds(30),
+    )
+    return machine.low_utilization(signals, a_step(1, time=NOON, tokens_per_second=speed, mfu=None))
+
+
+def test_what_has_passed_says_what_it_is_now():
+    falling = [1.0] * 8 + [1.0 - place / 100 for place in range(8)]
+    assert [
+        curve.plateau(Signals(levels=falling, start=1.0, rate=1.0), share_done=None),
+        machine.memory_leak(Signals(memory=[GIB] * 9, num_steps=80)),
+        use_of_cpu(900.0),
+        cost("1"),
+    ] == [
+        Reading(AlertRule.PLATEAU, False, "loss 2.535 fell by 8.00% over 256 steps, to within 0.00%"),
+        Reading(AlertRule.MEMORY_LEAK, False, "peak of memory stays at 1.00 GiB"),
+        Reading(AlertRule.LOW_UTILIZATION, False, "900 tokens per second, usually 1,000"),
+        Reading(
+            AlertRule.COST_ABOVE_PLAN,
+            False,
+            "14.00 USD at this speed, of which 11.00 are spent; expected 80.00",
+        ),
+    ]
+
+
+def test_of_a_cpu_that_is_slow_no_use_is_shown():
+    slow = use_of_cpu(100.0)
+    assert (slow.is_wrong, slow.message) == (True, "100 tokens per second, usually 1,000")

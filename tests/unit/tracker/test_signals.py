@@ -50,6 +50,8 @@ class TestStatistics:
         assert robust.fall([6.0, 5.0, 4.0, 3.0]) == pytest.approx((4.0, 0.0))
         # The line through 1, 0, 2: slope 1/2; residuals 1/2, -1, 1/2, one degree of freedom.
         assert robust.fall([1.0, 0.0, 2.0]) == pytest.approx((-1.5, 3 * sqrt(1.5 / 2)))
+        # Through 0, 2, 0, 2: slope 2/5; the squares of the residuals add up to 3.2, two degrees of freedom.
+        assert robust.fall([0.0, 2.0, 0.0, 2.0]) == pytest.approx((-1.6, 4 * sqrt(3.2 / 2 / 5)))
 
 
 class TestWhatIsKept:
@@ -98,6 +100,7 @@ class TestWhatIsKept:
 
     def test_what_is_not_measured_is_kept_as_such(self):
         assert self.steps(1, device_utilization=None, mfu=None).uses == [-1.0]
+        assert self.steps(1, device_utilization=0.7).uses == [0.7]
 
     def test_the_highest_rate_is_kept_beside_the_newest(self):
         signals = self.steps(2)

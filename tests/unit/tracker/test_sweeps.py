@@ -1,5 +1,6 @@
 """Which trials begin, which end early, what ends the sweep and which trial is best."""
 
+from collections import Counter
 from decimal import Decimal
 from math import log10
 
@@ -283,7 +284,7 @@ class TestRefused:
 class TestPruning:
     median = PruningSpec(after=0.2, min_trials=3)
 
-    def why(self, rule: PruningSpec, trial: Trial, *history: Trial) -> str | None:
+    def why(self, rule: PruningSpec | None, trial: Trial, *history: Trial) -> str | None:
         return why_pruned(a_sweep_spec(pruning=rule), trial, history)
 
     def test_worse_than_the_median_ends(self):
@@ -302,8 +303,29 @@ class TestPruning:
         pruned = [a_trial(number, 9.0, state=TrialState.PRUNED) for number in range(3)]
         assert self.why(self.median, a_trial(9, 5.0, 4.0, state=TrialState.RUNNING), *pruned) is None
 
+    def test_without_a_rule_nobody_ends(self):
+        others = [a_trial(number, 1.0, 1.0) for number in range(9)]
+        assert self.why(None, a_trial(9, 9.0, 9.0, state=TrialState.RUNNING), *others) is None
+
     def test_rungs_are_so_many_times_farther(self):
         assert rungs(HALVING) == pytest.approx((0.1, 0.3, 0.9))
+
+    @pytest.mark.parametrize(
+        ("after", "factor", "parts"), [(0.25, 2, (0.25, 0.5)), (0.3333333333, 3, (0.3333333333,))]
+    )
+    def test_the_end_of_a_run_is_no_rung(self, after, factor, parts):
+        assert rungs(PruningSpec(after=after, reduction_factor=factor)) == parts
+
+    def test_a_rung_before_the_first_bundle_is_passed_over(self):
+        late = Trial("s", 9, "ftjob-9", {}, "9", num_steps=100, losses=((30, 9.0),))
+        others = [a_trial(number, 1.0, 1.0, 1.0) for number in range(5)]
+        assert late.lowest_until(0.1) is None
+        assert "at 30%" in self.why(HALVING, late, *others)
+
+    def test_so_many_trials_begin_in_each_bracket_as_cost_alike(self):
+        """Of each 17 nine in the first, five in the second, three in the last, as by 3 * 3^2 / 3, 3 * 3 / 2, 3 * 1 / 1."""
+        begun = Counter(bracket_of(0, HALVING, number) for number in range(17_000))
+        assert [begun[each] / 1000 for each in range(3)] == pytest.approx([9, 5, 3], abs=0.1)
 
     def test_of_each_rung_a_share_continues(self):
         others = [a_trial(number, 1.0 + number) for number in range(5)]

@@ -11,12 +11,14 @@ from services.tracker.decide.alerts import (
     Plan,
     Seen,
     Watch,
+    look,
     next_look,
     on_checkpoint,
     on_checkpoint_overdue,
     on_numeric_failure,
     plan_of,
 )
+from services.tracker.decide.looks import Spending
 from services.tracker.decide.signals import Open, Signals
 from tests.builders import a_file_ref, a_job_spec
 
@@ -128,6 +130,29 @@ class TestCheckpoints:
     def test_after_the_end_nothing_is_followed(self):
         over = Watch("ftjob-1", 2, "acme", is_over=True)
         assert on_checkpoint(over, 21, {"valid_loss": 1.0}) == Seen(over)
+
+
+class TestLook:
+    PRICED = AlertsSpec(expected_cost=Decimal(5))
+    SPENDING = Spending(Decimal(9), Decimal(1), NOON)
+
+    @pytest.mark.parametrize(
+        ("alerts", "spending", "is_over", "rules"),
+        [
+            (PRICED, SPENDING, False, [AlertRule.COST_ABOVE_PLAN]),
+            (PRICED, SPENDING, True, []),
+            (PRICED, None, False, []),
+            (AlertsSpec(), SPENDING, False, []),
+        ],
+        ids=["both", "after the end", "no spending", "no expectation"],
+    )
+    def test_at_money_is_taken_where_some_is_expected_and_some_is_spent(
+        self, alerts, spending, is_over, rules
+    ):
+        watch = Watch("ftjob-1", 2, "acme", Plan(alerts), is_over=is_over)
+        seen = look(watch, spending, now=NOON, listening_since=NOON)
+        assert [event.rule for event in seen.events] == rules
+        assert rules or seen == Seen(watch)
 
 
 def test_a_number_that_is_not_finite_ends_the_attempt_with_its_alert():
