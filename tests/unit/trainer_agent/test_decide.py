@@ -1,5 +1,6 @@
 """The control side's decisions: each test is a row of the specification."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import permutations
 
@@ -118,8 +119,15 @@ class TestGangBarrier:
         attempt = an_attempt(runners=(a_runner(0, has_stopped=True),), failure=None)
         assert types(on_started(attempt, started(1))) == []
 
+    def test_a_resumed_attempt_begins_with_its_bundle_and_on_the_device_of_its_pool(self):
+        order = a_schedule(nodes=1).model_copy(update={"resume": a_bundle(), "device": "cuda"})
+        directive = only(on_started(an_attempt(nodes=1, order=order), started()), StartTraining)
+        assert (directive.resume, directive.device) == (a_bundle(), "cuda")
+
     def test_nothing_starts_after_a_failure(self):
-        assert types(on_started(an_attempt(started=1, failure=FailureClass.INFRA), started(1))) == []
+        attempt = an_attempt(started=1, failure=FailureClass.INFRA)
+        decision = on_started(attempt, started(1))
+        assert decision == Decision(attempt.with_runner(a_runner(1)))
 
     def test_a_report_that_comes_again_in_training_changes_nothing(self):
         attempt = on_started(an_attempt(nodes=1), started()).attempt
@@ -144,7 +152,7 @@ class TestStop:
 
     def test_is_relayed_again_only_if_it_changed(self):
         attempt = decide.on_job_stopping(in_training(), stopping()).attempt
-        assert types(decide.on_job_stopping(attempt, stopping())) == []
+        assert decide.on_job_stopping(attempt, stopping()) == Decision(attempt)
         earlier = only(decide.on_job_stopping(attempt, stopping(seconds=5)), StopTraining)
         assert earlier.deadline == NOON + 5 * SECOND
 
@@ -185,16 +193,24 @@ class TestClaims:
             {"train_loss": 1.0},
         )
 
+    @pytest.mark.parametrize(("last_step", "furthest"), [(3, 7), (9, 9)])
+    def test_an_uploaded_bundle_is_the_last_one_and_its_step_reached(self, last_step, furthest):
+        attempt = in_training(last_step=last_step)
+        decision = decide.on_bundle_uploaded(attempt, uploaded(), newest=1)
+        assert decision.attempt == replace(attempt, last_step=furthest, last_bundle=a_bundle())
+
     def test_what_a_runner_prepared_is_a_fact(self):
         claim = prepared()
-        fact = only(decide.on_runner_prepared(in_training(), claim, newest=1), TrainingPrepared)
-        assert fact.preparation == claim.preparation
+        decision = decide.on_runner_prepared(in_training(), claim, newest=1)
+        assert only(decision, TrainingPrepared).preparation == claim.preparation
+        assert decision.attempt == in_training()
 
     def test_a_certificate_is_a_resumed_training(self):
         certificate = ResumeCertificate(exact=True, step=4, reason="equal")
         claim = reached(step=5, certificate=certificate, packing="proved")
-        fact = only(decide.on_step_reached(in_training(), claim, newest=1), TrainingResumed)
-        assert fact.certificate == certificate
+        decision = decide.on_step_reached(in_training(), claim, newest=1)
+        assert only(decision, TrainingResumed).certificate == certificate
+        assert decision.attempt == in_training(last_step=5)
 
     def test_a_first_step_without_a_certificate_is_no_fact(self):
         decision = decide.on_step_reached(in_training(), reached(), newest=1)
@@ -225,7 +241,8 @@ class TestClaims:
 
     def test_a_bundle_of_another_attempt_is_dropped(self):
         claim = uploaded(bundle=a_bundle(attempt=3))
-        assert decide.on_bundle_uploaded(in_training(), claim, newest=1).dropped
+        dropped = Decision(in_training(), dropped="a bundle of attempt 3 claimed by attempt 1")
+        assert decide.on_bundle_uploaded(in_training(), claim, newest=1) == dropped
 
 
 class TestEndOfAnAttempt:
@@ -236,6 +253,7 @@ class TestEndOfAnAttempt:
 
     def test_another_runner_that_has_stopped_is_waited_for_no_more(self):
         attempt = on_stopped(in_training(), stopped(1)).attempt
+        assert attempt.last_step == 7
         assert [attempt.runner(index).has_stopped for index in (0, 1)] == [False, True]
         assert on_stopped(in_training(runners=(a_runner(0),)), stopped(1)).attempt.runner(1) is None
 
@@ -273,6 +291,12 @@ class TestEndOfAnAttempt:
         node_id = attempt.runner(node_index).node_id
         assert (failed.node_id, failed.message) == (node_id, f"node {node_id}: no device")
 
+    def test_of_a_runner_that_never_reported_no_node_is_named(self):
+        attempt = in_training(runners=(a_runner(0),), last_step=9)
+        claim = stopped(1, outcome="failed", failure_class=FailureClass.INFRA, message="no device")
+        failed = only(on_stopped(attempt, claim), TrainingFailed)
+        assert (failed.node_id, failed.message, failed.last_step) == (None, "no device", 9)
+
     def test_a_failure_is_reported_once(self):
         decision = on_stopped(
             in_training(failure=FailureClass.INFRA), stopped(outcome="failed", failure_class=FailureClass.OOM)
@@ -295,7 +319,7 @@ class TestEndOfAnAttempt:
 
     def test_released_nodes_are_read_out_before_the_end(self):
         decision = decide.on_nodes_released(in_training(), released(0, 1))
-        assert (decision.messages, decision.read_reports) == ((), Purpose.RELEASE)
+        assert decision == Decision(in_training(nodes_released=True), read_reports=Purpose.RELEASE)
 
     def test_released_nodes_of_an_ended_attempt_need_nothing(self):
         decision = decide.on_nodes_released(in_training(state=AttemptState.CLOSED), released(0, 1))
@@ -350,8 +374,8 @@ class TestSilence:
         return decide.on_reports_read(attempt, Purpose.SILENCE, now=NOON, listening_since=listening_since)
 
     def test_is_believed_only_after_the_reports_are_read(self):
-        decision = self.due(self.silent(31))
-        assert (decision.messages, decision.read_reports) == ((), Purpose.SILENCE)
+        attempt = self.silent(31)
+        assert self.due(attempt) == Decision(attempt, read_reports=Purpose.SILENCE)
 
     def test_of_one_runner_fails_the_attempt(self):
         decision = self.read(self.silent(31))
@@ -363,11 +387,12 @@ class TestSilence:
         assert decision.attempt.is_open
 
     def test_a_report_that_was_read_meanwhile_listens_on(self):
-        decision = self.read(self.silent(10))
-        assert (decision.messages, decision.listen_until) == ((), NOON + 20 * SECOND)
+        attempt = self.silent(10)
+        assert self.read(attempt) == Decision(attempt, listen_until=NOON + 20 * SECOND)
 
     def test_before_its_time_listens_on(self):
-        assert self.due(self.silent(29)).listen_until == NOON + SECOND
+        attempt = self.silent(29)
+        assert self.due(attempt) == Decision(attempt, listen_until=NOON + SECOND)
         assert self.due(self.silent(30)).read_reports is Purpose.SILENCE
         assert only(self.read(self.silent(30)), TrainingFailed).message == "no report from runner 1 for 30 s"
 
@@ -395,6 +420,8 @@ class TestSilence:
         gone = a_runner(1, seen_at=LONG_AGO, has_stopped=True)
         decision = self.due(in_training(runners=(a_runner(0), gone)))
         assert decision.listen_until == NOON + SILENCE
+        attempt = in_training(runners=(gone,))
+        assert self.due(attempt) == Decision(attempt), "all have stopped"
 
 
 def test_an_attempt_moves_so_and_no_other_way():

@@ -24,6 +24,7 @@ from services.trainer_agent.protocol import (
 from services.trainer_agent.runner.decide import (
     DRIFT,
     ChildEnd,
+    Ending,
     Grant,
     Move,
     Progress,
@@ -127,7 +128,9 @@ class TestWish:
 
     def test_a_short_notice_waits_shorter(self):
         assert noticed(seconds=2).is_asked(0.51)
-        assert not noticed(seconds=2).is_asked(0.4)
+        assert not noticed(seconds=2).is_asked(0.49)
+        late = with_notice(training(), seconds=102, now=100)
+        assert [late.is_asked(now) for now in (100.49, 100.51)] == [False, True]
 
     def test_a_directive_after_a_notice_counts_at_once(self):
         assert noticed().after(a_stop(), NOON, now=0).is_asked(0)
@@ -221,6 +224,7 @@ class TestProgress:
             PreflightDone(preparation=a_preparation()),
             Saved(step=5, bundle=BundleKind.PERIODIC, directory="b", parts=()),
             Progressed(done=3, total=9),
+            Validated(step=5, metrics=BundleMetrics(), is_last=True),
         ],
         ids=lambda report: report.kind,
     )
@@ -296,7 +300,7 @@ def the_end(end: ChildEnd, *, bundle: BundleRef | None = BUNDLE, puts_manifest: 
 class TestConclude:
     def test_completed(self):
         ending = the_end(ChildEnd(ended(Outcome.COMPLETED), 0))
-        assert (ending.outcome, ending.bundle, ending.last_step) == (Outcome.COMPLETED, BUNDLE, 7)
+        assert ending == Ending(Outcome.COMPLETED, 7, None, "why", BUNDLE, 0)
         assert ending.exit_code == 0
 
     def test_completed_whatever_the_exit_code_says(self):
@@ -323,7 +327,7 @@ class TestConclude:
     @pytest.mark.parametrize("failure", list(FailureClass))
     def test_failed_by_its_own_word(self, failure):
         ending = the_end(ChildEnd(ended(Outcome.FAILED, failure=failure), 1))
-        assert (ending.outcome, ending.failure_class, ending.message) == (Outcome.FAILED, failure, "why")
+        assert ending == Ending(Outcome.FAILED, 7, failure, "why", BUNDLE, 1)
         assert ending.exit_code == 143
 
     @pytest.mark.parametrize(
