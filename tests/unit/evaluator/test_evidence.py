@@ -77,11 +77,12 @@ def test_evidence_has_the_job_s_own_rules():
     assert rules["holdout.metric"] == '"exact_match"'
 
 
-def test_evidence_names_the_evaluation_that_measured():
+def test_evidence_names_the_evaluation_that_measured_and_rows_that_were_trained_on():
+    artifact = an_artifact().model_copy(update={"kept_leaks": {"mmlu": 3}})
     record = evidence_of(
-        an_artifact(), FILES, harness_version="harness 1", required=(), measured_by="eval-earlier"
+        artifact, FILES, harness_version="harness 1", required=(), measured_by="eval-earlier"
     )
-    assert record.measured_by == "eval-earlier"
+    assert (record.measured_by, record.kept_leaks) == ("eval-earlier", {"mmlu": 3})
 
 
 def test_no_holdout_is_visible():

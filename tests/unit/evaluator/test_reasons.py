@@ -82,13 +82,14 @@ def test_a_base_that_has_everything_right_keeps_its_numbers():
 
 
 def test_control_pairs_without_an_answer_are_counted():
-    control_pairs = [ControlPair("a", recognised=True), ControlPair("b", recognised=None)]
+    recognised = (True, True, None)
+    control_pairs = [ControlPair(str(number), fact) for number, fact in enumerate(recognised)]
     result = gate_judge(
         judged.RULE, judged.pairs((60, judged.CANDIDATE, judged.CANDIDATE)), control_pairs, expected=60
     )
-    assert "1 of 4 canary pairs answered" in result.reason
+    assert "2 of 4 canary pairs answered" in result.reason
     canaries = next(criterion for criterion in result.criteria if criterion.name == "canaries")
-    assert (canaries.value, canaries.passed, canaries.outcome) == (0.5, False, "failed")
+    assert (canaries.value, canaries.passed, canaries.outcome) == (pytest.approx(2 / 3), False, "failed")
 
 
 def checks(**outcomes) -> list[CheckResult]:
