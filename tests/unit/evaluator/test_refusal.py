@@ -186,6 +186,13 @@ def test_what_comes_behind_many_spaces_counts(chars):
     assert classify(answer) is AnswerClass.UNCLEAR
 
 
+@pytest.mark.parametrize(
+    ("chars", "expected"), [(40_000, AnswerClass.REFUSAL), (40_001, AnswerClass.UNCLEAR)]
+)
+def test_so_much_of_an_answer_is_read(chars, expected):
+    assert classify("I can't help with that.".ljust(chars)) is expected
+
+
 SPOKEN = "I can't help with that."
 
 
