@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from schemas.base import (
     Count,
@@ -248,13 +248,21 @@ def _of_extremes(spec: SweepSpec) -> Refusal | None:
         try:
             refusal = check(with_parameters(spec.job, values))
         except ValueError as error:
+            refused = _refused_name(error)
+            at = refused if refused in values else name
             problem = str(error).splitlines()[-2:][0].strip() or str(error)
-            message = f"parameters.{name}: {values[name]!r} is none that recipe.{name} takes: {problem}"
-            return Refusal("invalid_parameter", message, f"parameters.{name}")
+            message = f"parameters.{at}: {values[at]!r} is none that recipe.{at} takes: {problem}"
+            return Refusal("invalid_parameter", message, f"parameters.{at}")
         if refusal is not None:
             message = f"parameters.{name} with {values[name]!r}: {refusal.message}"
             return Refusal(refusal.code, message, f"parameters.{name}")
     return None
+
+
+def _refused_name(error: ValueError) -> str:
+    """Return the field whose value is refused, which may be the first value of another parameter."""
+    locations = [each["loc"] for each in error.errors()] if isinstance(error, ValidationError) else [()]
+    return ".".join(map(str, locations[0]))
 
 
 def _to_try(spec: SweepSpec) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -43,6 +43,8 @@ def addresses(shown: Shown) -> dict[str, str]:
         "gate": f"/models/{shown.model.model_id}/gate",
         "sweeps": "/sweeps",
         "sweep": f"/sweeps/{shown.sweep}",
+        "new-sweep": "/sweeps/new",
+        "new-sweep-like": f"/sweeps/new?from={shown.sweep}",
         "alerts": "/alerts",
         "costs": "/costs",
         "costs-none": "/costs?month=2020-01",

@@ -93,14 +93,18 @@ def first_problem(errors: Sequence[Any]) -> ApiError:
     kind, message = first["type"], first["msg"].removeprefix("Value error, ")
     if kind == "json_invalid":
         return ApiError(400, f"body: not JSON: {message}", code="invalid_json")
-    # A location also names the branch of a union, for example `constrained-int`; that is no parameter.
     field = first.get("ctx", {}).get("field")
     location = (*first["loc"], field) if field else first["loc"]
-    param = ".".join(str(part) for part in location if _FIELD.fullmatch(str(part))) or None
+    param = ".".join(str(part) for part in location if is_field(part)) or None
     has_value = kind != "missing" and not isinstance(first.get("input"), dict)
     value_text = f", found {str(first.get('input'))[:80]!r}" if has_value else ""
     code = _CODES.get(kind, "not_available_yet" if kind == "not_available_yet" else "invalid_value")
     return ApiError(400, f"{param or 'body'}: {message}{value_text}", param=param, code=code)
+
+
+def is_field(part: int | str) -> bool:
+    """Whether a part of a location is of a parameter. It may name the branch of a union: `constrained-int`."""
+    return _FIELD.fullmatch(str(part)) is not None
 
 
 def as_json(request: Request, error: ApiError) -> Response:

@@ -17,6 +17,7 @@ class SweepRow(Row):
     number: int
     sweep_id: str
     name: str
+    dataset_id: str
     spec: SweepSpec
     state: SweepState
     best: int | None
@@ -43,7 +44,7 @@ class TrialRow(Row):
     """How much of its run is trained; None before it is queued."""
 
 
-SWEEP_COLUMNS = "number, sweep_id, name, spec, state, best, message, created_at, finished_at"
+SWEEP_COLUMNS = "number, sweep_id, name, dataset_id, spec, state, best, message, created_at, finished_at"
 FIND_SWEEP = f"SELECT {SWEEP_COLUMNS} FROM sweep WHERE sweep_id = $1 AND tenant = $2"
 LIST_SWEEPS = f"""
     SELECT {SWEEP_COLUMNS} FROM sweep WHERE tenant = $1 AND ($2::bigint IS NULL OR number < $2)

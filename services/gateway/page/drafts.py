@@ -1,7 +1,7 @@
 """A job as a form asks for it: what each field means, the request that follows, and where an error belongs. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -27,7 +27,7 @@ from schemas.specification import (
     Resources,
     Schedule,
 )
-from services.gateway.model import Job, JsonObject, StoredFile, SubmittedStage
+from services.gateway.model import Job, JsonObject, StoredFile, SubmittedSpec, SubmittedStage
 from services.gateway.requests import CreateJob, Extensions
 from shared.errors import Refused
 
@@ -241,8 +241,18 @@ def like(job: Job, policies: Iterable[DatasetPolicy | None]) -> JsonObject:
 
     policies: of each stage's dataset. Without its metadata and its safety mix, of which nothing is kept.
     """
-    spec = job.spec
-    first, *later = job.stages or (spec,)
+    return request_for(job.spec, job.stages, policies, chosen=() if job.stages else job.recipe_reasons)
+
+
+def request_for(
+    spec: SubmittedSpec,
+    stages: Sequence[SubmittedStage],
+    policies: Iterable[DatasetPolicy | None],
+    *,
+    chosen: Iterable[str] = (),
+) -> JsonObject:
+    """Return the request that a job was made of. `chosen`: numbers of its recipe that are left open."""
+    first, *later = stages or (spec,)
     policy, *later_policies = policies
     assert first.training_file is not None, "a job that was submitted has one"
     body: JsonObject = {
@@ -254,7 +264,7 @@ def like(job: Job, policies: Iterable[DatasetPolicy | None]) -> JsonObject:
     if spec.suffix:
         body["suffix"] = spec.suffix
     retune: JsonObject = {
-        "recipe": _open_recipe(first.recipe, () if job.stages else job.recipe_reasons),
+        "recipe": _open_recipe(first.recipe, chosen),
         "resources": as_asked(Resources.model_validate(spec.resources), only_different=True),
         "gate": as_asked(GateSpec.model_validate(spec.gate), only_different=True),
         "policy": as_asked(policy or DatasetPolicy(), only_different=True),

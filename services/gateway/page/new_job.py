@@ -72,12 +72,12 @@ async def form(
     values: dict[str, str] = {}
     if origin:
         row = await job_of(visitor.principal, context, origin)
-        values = drafts.values_of(drafts.like(row, await _policies(context, row)))
+        values = drafts.values_of(drafts.like(row, await policies_of(context, row)))
     values |= {name: value for name, value in (("training_file", training_file), ("model", base)) if value}
     return await _page(request, visitor, context, await _draft(visitor, context, values), origin=origin)
 
 
-async def _policies(context: Gateway, row: model.Job) -> list[Any]:
+async def policies_of(context: Gateway, row: model.Job) -> list[Any]:
     dataset_ids = [stage.dataset_id for stage in row.stages] or [row.dataset_id or ""]
     database = context.service.database
     return [await readmodels.find_policy_of_dataset(database, each, row.tenant) for each in dataset_ids]

@@ -32,6 +32,14 @@ def as_command(body: JsonObject) -> str:
     return " \\\n  ".join(words)
 
 
+def as_sweep_command(text: str) -> str:
+    """Return lines for a shell that write the sweep's file and begin it."""
+    end = "END"
+    while end in text:
+        end += "_"
+    return f"cat > sweep.toml <<'{end}'\n{text.rstrip()}\n{end}\nretune sweeps create sweep.toml"
+
+
 def as_curl(body: JsonObject, path: str = "fine_tuning/jobs") -> str:
     """Return a call of curl, with the address and the key of the environment."""
     return (

@@ -1,6 +1,7 @@
 """/v1/sweeps: several configurations of one job, each trained as a job, and the best of them to the gate."""
 
 import hashlib
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 from uuid import uuid4
@@ -19,12 +20,12 @@ from services.gateway.deps import (
     page_size,
 )
 from services.gateway.errors import ApiError, not_found
-from services.gateway.idempotency import answer_once
+from services.gateway.idempotency import Answer, answer_once
 from services.gateway.model import JsonObject
 from services.gateway.representations import page
 from services.gateway.requests import CreateSweep
 from services.gateway.responses import Page
-from services.gateway.routes.jobs import prepare
+from services.gateway.routes.jobs import Prepared, prepare
 from services.gateway.sweeps import (
     SweepRow,
     add_sweep,
@@ -50,14 +51,30 @@ async def create(
 ) -> JSONResponse:
     """One dataset for all trials, and the sweep, which begins them."""
     digest = hashlib.sha256(await request.body()).hexdigest()
+    return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).response()
+
+
+async def submit(
+    caller: Principal, context: Gateway, body: CreateSweep, *, digest: str, idempotency_key: str | None
+) -> Answer:
+    """Answer with a new sweep; of several requests with the same key and digest with one sweep."""
     async with context.service.unit(correlation_id=uuid4().hex) as unit:
         work = partial(_submit, unit, caller, context, body)
         answer = await answer_once(unit.conn, caller.tenant, idempotency_key, digest, work)
     failpoint("gateway.accepted")
-    return answer.response()
+    return answer
 
 
-async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateSweep) -> JsonObject:
+@dataclass(frozen=True)
+class PreparedSweep:
+    """What a request asks for."""
+
+    job: Prepared
+    spec: SweepSpec
+
+
+async def prepare_sweep(unit: Unit, caller: Principal, body: CreateSweep) -> PreparedSweep:
+    """Look at all that is looked at before a sweep is taken; nothing is written. Raises Refused."""
     try:
         prepared = await prepare(unit, caller, body.job)
         decide.refuse_final(prepared.obstacles)
@@ -69,15 +86,20 @@ async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateS
     spec = SweepSpec(job=prepared.submit.spec, **search)
     if refusal := check_sweep(spec):
         raise Refused(refusal.code, refusal.message, param=refusal.param)
+    return PreparedSweep(prepared, spec)
+
+
+async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateSweep) -> JsonObject:
+    prepared = await prepare_sweep(unit, caller, body)
     command = SubmitSweep(
         sweep_id=f"sweep-{uuid4().hex[:16]}",
         tenant=caller.tenant,
-        dataset_id=prepared.submit.dataset_id,
-        spec=spec,
+        dataset_id=prepared.job.submit.dataset_id,
+        spec=prepared.spec,
     )
-    for dataset in prepared.datasets:
+    for dataset in prepared.job.datasets:
         await tables.note_dataset(unit.conn, dataset)
-    await context.send(unit, caller.tenant, *prepared.datasets, command)
+    await context.send(unit, caller.tenant, *prepared.job.datasets, command)
     await add_sweep(unit.conn, command, body.name, now=unit.now)
     row = await find_sweep(unit.conn, command.sweep_id, caller.tenant)
     assert row is not None, "it was added a moment ago"

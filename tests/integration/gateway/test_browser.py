@@ -144,6 +144,36 @@ async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path
     assert sent.message.spec.recipe.num_epochs == 2
 
 
+async def test_a_person_begins_a_sweep_by_keyboard(world, shown, chromium):
+    """The example is written with what was chosen, an error leads to its line, and what is typed stays."""
+    files = [(await world.upload(name=name))["id"] for name in ("train.jsonl", "valid.jsonl")]
+    async with browser.visiting(chromium, world) as page:
+        await page.goto("/sweeps")
+        await page.get_by_role("link", name="New sweep").click()
+        await page.select_option("#base", world.base_name)
+        await page.select_option("#training_file", files[0])
+        await page.select_option("#validation_file", files[1])
+        await page.get_by_role("button", name="Write the example").press("Enter")
+        await expect(page.locator("#verdict")).to_contain_text("can begin")
+        await page.locator("#text").focus()
+        await page.keyboard.press("Control+Home")
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.type("num_trials = 0 # ")
+        await expect(page.locator("#problems")).to_contain_text("num_trials: found '0'")
+        await expect(page.locator("#text")).to_be_focused()
+        await page.locator("#problems a").press("Enter")
+        await expect(page.locator("#text")).to_be_focused()
+        await page.keyboard.type("num_trials = 7")
+        await expect(page.locator("#verdict")).to_contain_text("at most 7, 2 at once")
+        await expect(page.locator("#text")).not_to_have_attribute("aria-invalid", "true")
+        await page.get_by_role("button", name="Begin the sweep").press("Enter")
+        await page.wait_for_url("**/sweeps/sweep-*")
+        await expect(page.locator(LIVE)).to_be_visible()
+        sweep_id = page.url.rpartition("/")[2]
+    assert (await world.heard(sweep_id, "SubmitSweep")).message.spec.num_trials == 7
+
+
 async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
     await add_steps(world, shown.gated, 50)
     async with browser.visiting(chromium, world) as page:
@@ -260,6 +290,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         f"/datasets/{shown.rejected}",
         "/sweeps",
         f"/sweeps/{shown.sweep}",
+        f"/sweeps/new?from={shown.sweep}",
         "/costs",
         "/webhooks",
         f"/webhooks/{shown.webhook}",

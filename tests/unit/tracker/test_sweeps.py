@@ -249,6 +249,13 @@ class TestRefused:
         refusal = check_sweep(a_sweep_spec(**changes))
         assert (refusal and refusal.code) == code
 
+    def test_the_parameter_whose_value_is_refused_is_named(self):
+        others = {"learning_rate": Range(low=1e-5, high=1e-3), "lora.rank": Choices(choices=(0, 8))}
+        refusal = check_sweep(a_sweep_spec(parameters=others))
+        assert refusal is not None
+        assert refusal.param == "parameters.lora.rank"
+        assert refusal.message.startswith("parameters.lora.rank: 0 is none that recipe.lora.rank takes: ")
+
     @pytest.mark.parametrize(
         "fields",
         [

@@ -1,44 +1,16 @@
-// A new job: what is known of it follows the form, and a file is sent with its progress. Without this the buttons do the same.
+// A new job: fields follow the method, and a file is sent with its progress. Without this the buttons do the same.
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 const form = $("#new-job");
-$$(".without-scripts").forEach((each) => { each.hidden = true; });
-$$(".with-scripts").forEach((each) => { each.hidden = false; });
-
-// Only words are replaced, never a field: what somebody types meanwhile stays.
-let asked = 0, soon;
-async function check() {
-  const mine = ++asked;
-  const body = new URLSearchParams(new FormData(form));
-  const answer = await fetch(form.dataset.check, { method: "POST", body, headers: { accept: "text/html" } }).catch(() => null);
-  if (mine !== asked || !answer) return;
-  if (answer.redirected || !answer.ok) { location.reload(); return; }
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  if (mine !== asked) return;
-  for (const part of $$("[data-part]", page)) {
-    const own = document.getElementById(part.id);
-    if (own && own.innerHTML !== part.innerHTML) own.innerHTML = part.innerHTML;
-  }
-  for (const field of $$("[name]", form)) {
-    const other = page.getElementById(field.id);
-    if (!other || !field.id) continue;
-    if (field.type === "radio") field.disabled = other.disabled && !field.checked;
-    field.toggleAttribute("aria-invalid", other.hasAttribute("aria-invalid"));
-    if (field.hasAttribute("aria-invalid")) field.setAttribute("aria-invalid", "true");
-  }
-  if ($("[aria-invalid]", $("#settings"))) $("#settings").open = true;
-}
-
 function fit() {
   const method = $("[name=method]:checked", form)?.value;
   for (const field of $$("[data-methods]", form)) field.hidden = !field.dataset.methods.split(" ").includes(method);
   for (const group of $$("[data-group]", form)) group.hidden = !$("[data-methods]:not([hidden])", group);
 }
 
-form.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(check, 400); });
 form.addEventListener("change", (event) => { if (event.target.name === "method") fit(); });
-addEventListener("pageshow", (event) => { if (event.persisted) { fit(); check(); } });
+addEventListener("pageshow", (event) => { if (event.persisted) fit(); });
 
 // The upload.
 const upload = $("#upload"), input = $("#file"), drop = $("#drop"), state = $("#upload-state"), stop = $("#stop");
@@ -94,7 +66,7 @@ function done(file, { status, responseText }) {
     select.add(new Option(`${answer.filename} · ${size(answer.bytes)}`, answer.id), 1);
   $("#training_file").value = answer.id;
   input.value = "";
-  check();
+  form.dispatchEvent(new Event("input"));
 }
 
 upload.addEventListener("submit", (event) => { event.preventDefault(); send(input.files[0]); });
