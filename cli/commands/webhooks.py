@@ -111,6 +111,22 @@ def rotate(
 
 
 @app.command()
+def update(
+    endpoint: Endpoint,
+    url: Annotated[str | None, typer.Option(help="Where events are sent from now on.")] = None,
+    event: Annotated[
+        list[str] | None, typer.Option(help="Type of event; again for more. They replace the present ones.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+) -> None:
+    """Change an endpoint; what is left out stays. The signing secret does, too."""
+    fields = {"url": url, "event_types": event, "name": name}
+    body = {field: value for field, value in fields.items() if value}
+    changed = api().post(f"/webhook_endpoints/{endpoint}", body)
+    show(changed, f"{endpoint}: {changed['name']}, {changed['url']}, {', '.join(changed['event_types'])}")
+
+
+@app.command()
 def enable(endpoint: Endpoint) -> None:
     """Send events to an endpoint that was switched off, those first that wait."""
     _set_status(endpoint, "enabled")

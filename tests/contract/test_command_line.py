@@ -63,6 +63,7 @@ FROZEN = {
         "test": "endpoint event",
         "deliveries": "endpoint status",
         "replay": "endpoint delivery",
+        "update": "endpoint url event name",
         "rotate": "endpoint end_old",
         "enable": "endpoint",
         "disable": "endpoint",

@@ -192,16 +192,24 @@ async def _page(
     status: DeliveryState | None = None,
     after: str | None = None,
     secret: str = "",
+    typed: Mapping[str, Any] | None = None,
+    problem: ApiError | None = None,
 ) -> HTMLResponse:
+    """`typed`: what the form of changes held, and `problem` why it was refused."""
     shown = await _shown(visitor, context, endpoint_id, status=status, after=after)
+    row = shown["endpoint"].row
     stream = None if after else f"/webhooks/{endpoint_id}/stream" + (f"?status={status}" if status else "")
     return render.page(
         request,
         "webhook.html.jinja",
         visitor,
+        status=problem.status if problem else 200,
         stream=stream,
         secret=secret,
-        types=(events.PING, *events.EVENT_TYPES),
+        types=events.EVENT_TYPES,
+        samples=(events.PING, *events.EVENT_TYPES),
+        typed=typed or {"name": row.name, "url": row.url, "event_types": row.event_types},
+        problem=problem.body["error"] if problem else None,
         **shown,
     )
 
@@ -258,6 +266,31 @@ async def stream(
         return streams.Changes(shown["version"], (streams.part("webhook", html),))
 
     return streams.follow(request, context, visitor, look)
+
+
+@router.post("/webhooks/{endpoint_id}")
+async def change(
+    request: Request,
+    sender: Sender,
+    context: Context,
+    endpoint_id: str,
+    name: Annotated[str, Form()] = "",
+    url: Annotated[str, Form()] = "",
+    event_types: Annotated[list[str], Form()] = [],  # noqa: B006, FastAPI copies it
+) -> Response:
+    """Change its name, address and event types; the form again where they are refused."""
+    row = await routes.own_endpoint(sender.principal, context, endpoint_id)
+    typed = {"name": name, "url": url.strip(), "event_types": tuple(event_types)}
+    try:
+        await routes.update(context, row, UpdateEndpoint.model_validate(typed))
+    except ValidationError as error:
+        problem = first_problem(error.errors(include_url=False))
+        return await _page(request, sender, context, endpoint_id, typed=typed, problem=problem)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return await _page(request, sender, context, endpoint_id, typed=typed, problem=error)
+    return RedirectResponse(f"/webhooks/{endpoint_id}", 303, render.HEADERS)
 
 
 @router.post("/webhooks/{endpoint_id}/test")

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.gateway.world import World, mark, new_key, until
 from tests.integration.gateway.pages import HOSTILE, csrf_in, logged_in, words_of
 from tests.integration.gateway.test_page import heard
 from tests.integration.gateway.test_webhooks import RUNNING, owner, receiver, tenant
-from tests.integration.gateway.world import World, mark, until
 
 __all__ = ["owner", "receiver", "tenant"]
 
@@ -107,6 +107,46 @@ async def test_deliveries_say_what_was_answered_and_when_they_are_tried_again(pe
     await owner.until_delivered(endpoint, 2)
     assert "None is failed." in words_of(await person.get(f"/webhooks/{endpoint.id}?status=failed"))
     assert "enabled" in words_of(await person.get("/webhooks"))
+
+
+async def test_an_endpoint_is_changed_and_keeps_its_secret(person, owner):
+    endpoint = await owner.endpoint("/before", 200)
+    form = {"name": f"new {HOSTILE}", "url": owner.receiver.url("/after"), "event_types": [RUNNING]}
+    answer = await press(person, f"/webhooks/{endpoint.id}", by_script=False, **form)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/webhooks/{endpoint.id}")
+    changed = await owner.client.webhooks.retrieve(endpoint.id)
+    assert (changed.name, changed.url, changed.event_types) == tuple(form.values())
+    page = await person.get(f"/webhooks/{endpoint.id}")
+    assert f'name="url" type="url" value="{form["url"]}"' in page.text
+    assert "<script>" not in page.text
+    await owner.run(f"ftjob-{mark()}", 1)
+    (request,) = await owner.receiver.until("/after", 1)
+    assert request.unwrapped(endpoint.signing_secret).type == RUNNING
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"url": "https://10.1.2.3/hook"}, "expected an address of the public internet"),
+        ({"name": ""}, "name: String should have at least 1 character"),
+        ({"event_types": ["nothing"]}, "expected one of"),
+    ],
+)
+async def test_a_change_that_is_refused_changes_nothing_and_keeps_what_was_typed(person, owner, form, words):
+    endpoint = await owner.endpoint("/same", 200)
+    typed = {"name": "mine", "url": "https://hooks.example.com/x", "event_types": [RUNNING]} | form
+    answer = await press(person, f"/webhooks/{endpoint.id}", by_script=False, **typed)
+    assert answer.status_code == 400
+    assert words in words_of(answer)
+    assert f'value="{typed["url"]}"' in answer.text
+    kept = await owner.client.webhooks.retrieve(endpoint.id)
+    assert (kept.name, kept.url) == (endpoint.name, endpoint.url)
+    other = f"t-{mark()}"
+    owner.world.keys[other] = await new_key(owner.world, other)
+    async with logged_in(owner.world, other) as client:
+        csrf = csrf_in((await client.get("/webhooks")).text)
+        foreign = await client.post(f"/webhooks/{endpoint.id}", data=typed | {"csrf": csrf})
+        assert foreign.status_code == 404
 
 
 async def test_a_page_of_deliveries_is_live(person, owner):

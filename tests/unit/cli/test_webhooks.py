@@ -56,6 +56,11 @@ ACTS = {
         WEBHOOK | {"signing_secret": "whsec_x"},
         "id      whe_1\nsecret  whsec_x",
     ),
+    ("webhooks", "update", "whe_1", "--url", "https://ci.example.com/hook", "--event", "ping"): (
+        "POST /webhook_endpoints/whe_1",
+        WEBHOOK,
+        "whe_1: ci, https://ci.example.com/hook, ping",
+    ),
     ("webhooks", "rotate", "whe_1"): (
         "POST /webhook_endpoints/whe_1/rotate_secret",
         WEBHOOK | {"signing_secret": "whsec_y"},
@@ -125,3 +130,11 @@ def test_an_endpoint_is_sent_the_events_that_were_named(retune):
         [f"fine_tuning.job.{end}" for end in ("succeeded", "failed", "cancelled")],
     ]
     assert bodies[0]["name"] == "x"
+
+
+def test_what_of_an_endpoint_is_not_named_is_not_changed(retune):
+    retune.answers["POST /webhook_endpoints/whe_1"] = WEBHOOK
+    retune.run("webhooks", "update", "whe_1", "--name", "x")
+    retune.run("webhooks", "update", "whe_1", "--event", "a", "--event", "b")
+    bodies = [json.loads(request.content) for request in retune.requests]
+    assert bodies == [{"name": "x"}, {"event_types": ["a", "b"]}]
