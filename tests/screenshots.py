@@ -14,11 +14,12 @@ from tests.integration.gateway.pages import Shown, add_many_jobs, add_steps, pop
 from tests.integration.gateway.world import opened
 
 FOLDER = Path("build/screenshots")
+NEWEST_FAILURE = "SELECT max(number) FROM recent_event WHERE tenant = 'demo' AND type = 'JobFailed'"
 SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
 
 
-def addresses(shown: Shown) -> dict[str, str]:
-    """Name of each picture and the page that is on it."""
+def addresses(shown: Shown, event: int) -> dict[str, str]:
+    """Name of each picture and the page that is on it. `event`: number of one."""
     return {
         "now": "/",
         "jobs": "/jobs",
@@ -48,6 +49,9 @@ def addresses(shown: Shown) -> dict[str, str]:
         "alerts": "/alerts",
         "costs": "/costs",
         "costs-none": "/costs?month=2020-01",
+        "events": "/events",
+        "events-none": "/events?q=nothing-like-this",
+        "event": f"/events/{event}",
         "webhooks": "/webhooks",
         "webhook": f"/webhooks/{shown.webhook}",
         "not-found": "/jobs/ftjob-nobody",
@@ -83,10 +87,11 @@ async def take(folder: Path) -> None:
             await add_steps(world, shown.gated, 1_500)
             await raise_alert(world, shown.running)
             await add_costs(world, "demo", shown.running, *spread(shown))
+            event = await world.db.fetchval(NEWEST_FAILURE)
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:
-                        for name, address in addresses(shown).items():
+                        for name, address in addresses(shown, event).items():
                             await page.goto(address)
                             await page.wait_for_timeout(900)
                             await page.screenshot(path=folder / f"{name}-{theme}-{size}.png", full_page=True)

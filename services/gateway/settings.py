@@ -51,3 +51,5 @@ class Settings(ServiceSettings):
     """Webhooks that each process of the gateway sends at once."""
     webhook_retention: timedelta = timedelta(days=30)
     """Retention of deliveries, from when they were created."""
+    event_retention: timedelta = timedelta(days=7)
+    """Retention of the events that people read on the page, of each tenant the newest hundred thousand at most."""

@@ -393,8 +393,8 @@ class Consumer:
     def _unit(self, conn: Connection, delivery: Delivery) -> Unit:
         envelope = delivery.envelope
         correlation = envelope.correlation_id or envelope.id
-        payload, now = delivery.record.value or b"", self._database.now()
-        return Unit(conn, self._service, now, envelope, delivery.topic.name, correlation, payload)
+        now = self._database.now()
+        return Unit(conn, self._service, now, envelope, delivery.topic.name, correlation, delivery.record)
 
     async def _refuse(self, delivery: Delivery, refused: Refused, resolve: Resolve | None) -> str:
         async with self._database.transaction() as conn:

@@ -13,6 +13,7 @@ from schemas.topics import Topic, topic_of
 from shared.errors import TooLarge
 from shared.failpoints import failpoint
 from shared.postgres.database import Connection
+from shared.record import Record
 from shared.telemetry.tracing import current_traceparent
 
 # The counter's row lock is held until commit, so the next number of an event stream cannot be given before this
@@ -69,8 +70,8 @@ class Unit:
     """Envelope of the message that is handled; None in timers, tasks and loops."""
     topic: str = ""
     correlation_id: str = ""
-    payload: bytes = b""
-    """Payload of the message that is handled, as it was received."""
+    record: Record | None = None
+    """Record of the message that is handled, as it was received."""
     outgoing: int = 0
     """Number of rows for which the loops of the process should be woken after the commit."""
 
@@ -99,9 +100,10 @@ class Unit:
         Its sequence is the next of the event stream there.
         """
         assert self.envelope is not None, "a fact comes with an envelope"
+        assert self.record is not None, "a fact comes as a record"
         envelope = replace(self.envelope, sequence=None)
         headers = {name: value.decode() for name, value in to_headers(envelope)}
-        row = (envelope.id, topic.name, envelope.key, envelope.type, headers, self.payload)
+        row = (envelope.id, topic.name, envelope.key, envelope.type, headers, self.record.value)
         await self.conn.execute(INSERT_OUTBOX, *row)
         self.outgoing += 1
 

@@ -45,6 +45,8 @@ ALLOWED = {
     "gateway.readmodels.READY_REPLICAS_OF_BASE": FEW,
     "gateway.budgets.LIMITS": BY_HAND,
     "gateway.budgets.LIST_REACHED": QUEUE,
+    "gateway.recent_events.PRUNE_MANY": "from tenant to tenant by its index",
+    "gateway.recent_events.PRUNE_OLD": "the beginning of its index",
     "gateway.store.NEEDED_BY": RUNNING,
     "gateway.store.REMOVABLE": QUEUE,
     "gateway.store.REVOKE_KEYS": BY_HAND,
@@ -111,6 +113,7 @@ ALLOWED = {
 MORE_STORES = {
     "gateway": (
         "budgets",
+        "recent_events",
         "webhooks.store",
     )
 }

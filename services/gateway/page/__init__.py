@@ -6,6 +6,7 @@ from services.gateway.page import (
     compare,
     costs,
     datasets,
+    events,
     gates,
     job,
     jobs,
@@ -33,5 +34,6 @@ ROUTERS = (
     new_sweep.router,
     sweeps.router,
     costs.router,
+    events.router,
     webhooks.router,
 )

@@ -124,6 +124,10 @@ def clock(time: datetime) -> str:
     return f"{time.astimezone(UTC):%H:%M:%S}"
 
 
+def day_and_clock(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%m-%d %H:%M:%S}"
+
+
 def ago(time: datetime, *, now: datetime) -> str:
     """`4 min ago`; two clocks that differ a little give `just now`."""
     seconds = (now - time).total_seconds()
@@ -147,8 +151,8 @@ def short(digest: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
-        whole, loss, learning_rate, percent, points, tokens, speed, size, money, duration, moment, clock, ago,
-        plural, short,
+        whole, loss, learning_rate, percent, points, tokens, speed, size, money, duration, moment, clock,
+        day_and_clock, ago, plural, short,
     )
 }  # fmt: skip
 """What templates may write numbers with."""

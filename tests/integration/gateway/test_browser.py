@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from deploy.local.cache import cache_folder
+from schemas.job import JobFailed, JobRunning
 from schemas.training import StepsRecorded
 from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.gateway.cost_rows import add_costs
+from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, until
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
-from tests.integration.gateway.world import ENV, ROW, World, a_step, until
 
 playwright = browser.require()
 expect = playwright.expect
@@ -30,6 +31,12 @@ pytestmark = [
 ]
 
 WORST = ("serious", "critical")
+COPY_EVENTS = """
+    INSERT INTO recent_event (tenant, type, subject, level, message, topic, partition, record_offset, key, headers,
+                              payload, sent_at, recorded_at)
+    SELECT tenant, type, subject, level, message, topic, partition, record_offset, key, headers, payload, sent_at, now()
+      FROM generate_series(1, $3) CROSS JOIN recent_event WHERE tenant = $1 AND subject = $2 AND type = 'JobRunning'
+     LIMIT $3"""
 LIVE = "#live[data-state=live]"
 
 
@@ -42,6 +49,10 @@ async def shown(world: World) -> Shown:
 async def chromium(shown: Shown) -> AsyncIterator[Any]:
     async with browser.opened(playwright) as chromium:
         yield chromium
+
+
+async def newest_event(world: World) -> int:
+    return await world.db.fetchval("SELECT max(number) FROM recent_event WHERE tenant = 'demo'")
 
 
 def axe() -> Path:
@@ -234,6 +245,39 @@ async def test_a_secret_is_rotated_and_an_endpoint_disabled_on_its_page(world, s
         await expect(page.locator("#webhook")).to_contain_text("once it is enabled")
 
 
+async def test_events_come_by_themselves_and_open_by_keyboard(world, shown, chromium):
+    """What comes while the page has lost its stream is there once, when it is back."""
+    job_id = f"ftjob-{mark()}"
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/events?subject={job_id}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await expect(page.locator("[data-none]")).to_contain_text("None fits.")
+        await world.voices.say("scheduler", JobRunning(job_id=job_id, tenant="demo", attempt=1))
+        rows = page.locator("#events tr")
+        await expect(rows).to_have_count(1)
+        await expect(page.locator("[data-none]")).to_have_count(0)
+        await page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+        failure = JobFailed(job_id=job_id, tenant="demo", failure_class="oom", code="oom", message=HOSTILE)
+        await world.voices.say("scheduler", failure)
+        await expect(rows).to_have_count(2)
+        await expect(rows.first).to_contain_text(HOSTILE)
+        await world.db.execute(COPY_EVENTS, "demo", job_id, 60)
+        await expect(rows).to_have_count(62)
+        await page.goto(f"/events?subject={job_id}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        first = await rows.first.get_attribute("id")
+        await world.db.execute(COPY_EVENTS, "demo", job_id, 1)
+        await expect(rows).to_have_count(51)
+        await expect(rows.nth(1)).to_have_attribute("id", first)
+        await page.goto(f"/events?subject={job_id}&type=JobFailed")
+        await page.evaluate("() => document.activeElement.blur()")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/events/*")
+        await expect(page.locator("pre.payload")).to_contain_text('"failure_class": "oom"')
+        await expect(page.locator(".headers")).to_contain_text("ce_sequence")
+
+
 async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world, shown, chromium):
     async with browser.visiting(chromium, world) as page:
         await page.goto("/deployments")
@@ -292,6 +336,8 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         f"/sweeps/{shown.sweep}",
         f"/sweeps/new?from={shown.sweep}",
         "/costs",
+        "/events",
+        f"/events/{await newest_event(world)}",
         "/webhooks",
         f"/webhooks/{shown.webhook}",
         "/login",

@@ -194,9 +194,37 @@ document.addEventListener("stream:events", ({ detail }) => {
   const body = $("#events");
   if (!body) return;
   const top = body.getBoundingClientRect().top;
-  body.insertAdjacentHTML("afterbegin", detail.html);
-  if (top < 0) scrollBy(0, body.firstElementChild.getBoundingClientRect().height * detail.count);
+  const rows = document.createElement("template");
+  rows.innerHTML = detail.html;
+  const count = [...rows.content.children].filter((row) => isNew(body, row)).length;
+  if (!count) return;
+  for (const row of [...rows.content.children].reverse()) body.insertBefore(row, following(body, row));
+  $("[data-empty]")?.removeAttribute("hidden");
+  $("[data-none]")?.remove();
+  if (top < 0) scrollBy(0, body.firstElementChild.getBoundingClientRect().height * count);
+  trim(body);
 });
+
+// Rows with a number have their place by it: what came late goes below what overtook it, or is on an older page.
+const following = (body, { dataset }) => dataset.number ? [...body.children].find((each) => Number(each.dataset.number) < Number(dataset.number)) ?? null : body.firstElementChild;
+function isNew(body, row) {
+  const older = $("#older")?.parentElement;
+  const isKnown = row.id && document.getElementById(row.id);
+  const isOlder = row.dataset.number && older && !older.hidden && body.firstElementChild && !following(body, row);
+  if (isKnown || isOlder) row.remove();
+  return row.parentNode !== null;
+}
+
+// A list that grows all day lets go of its oldest rows; the link below it leads to them.
+function trim(body) {
+  const most = Number(body.dataset.most || Infinity), older = $("#older");
+  if (body.children.length <= most || !older) return;
+  while (body.children.length > most) body.lastElementChild.remove();
+  const url = new URL(older.href);
+  url.searchParams.set("before", body.lastElementChild.dataset.number);
+  older.href = url;
+  older.parentElement.hidden = false;
+}
 if (live) open();
 
 // A log goes on while its end is in sight.
