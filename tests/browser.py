@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.integration.gateway.pages import logged_in
 from tests.integration.gateway.world import World
+from tests.integration.gateway.pages import logged_in, logged_in_as_operator
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 ARGUMENTS = (
@@ -49,16 +50,7 @@ async def visiting(
         base_url=world.stack.url("gateway"), viewport=size, color_scheme=theme, timezone_id="UTC"
     )
     async with logged_in(world, tenant) as client:
-        cookies = [
-            {
-                "name": cookie.name,
-                "value": cookie.value,
-                "url": world.stack.url("gateway"),
-                "sameSite": "Strict",
-            }
-            for cookie in client.cookies.jar
-        ]
-    await context.add_cookies(cookies)
+        await context.add_cookies(_cookies(world, client))
     problems: list[str] = []
 
     def violated(what: str) -> None:
@@ -73,3 +65,17 @@ async def visiting(
         assert problems == []
     finally:
         await context.close()
+
+
+async def log_in_as_operator(page: Any, world: World) -> None:
+    """Beside the tenant's session."""
+    async with logged_in_as_operator(world) as client:
+        await page.context.add_cookies(_cookies(world, client))
+
+
+def _cookies(world: World, client: httpx.AsyncClient) -> list[dict[str, str]]:
+    url = world.stack.url("gateway")
+    return [
+        {"name": each.name, "value": each.value or "", "url": f"{url}{each.path}", "sameSite": "Strict"}
+        for each in client.cookies.jar
+    ]

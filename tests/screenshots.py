@@ -54,6 +54,11 @@ def addresses(shown: Shown, event: int) -> dict[str, str]:
         "event": f"/events/{event}",
         "webhooks": "/webhooks",
         "webhook": f"/webhooks/{shown.webhook}",
+        "admin": "/admin",
+        "admin-tenant": "/admin/tenants/demo",
+        "admin-subscribers": "/admin/subscribers",
+        "admin-audit": "/admin/audit",
+        "admin-refused": "/login?next=/admin",
         "not-found": "/jobs/ftjob-nobody",
     }
 
@@ -91,6 +96,7 @@ async def take(folder: Path) -> None:
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:
+                        await browser.log_in_as_operator(page, world)
                         for name, address in addresses(shown, event).items():
                             await page.goto(address)
                             await page.wait_for_timeout(900)

@@ -6,6 +6,7 @@ import typer
 
 from cli.commands import kafka_users
 from cli.commands.context import admin_api
+from cli.commands.times import shown_time
 from cli.output import Output, show, show_json, show_table
 from schemas.access import tenant_user
 
@@ -26,6 +27,34 @@ def create(name: str, tier: Annotated[str, typer.Option(help="standard or premiu
 def _created(tenant: dict[str, Any]) -> str:
     key = str(tenant["api_key"])
     return f"{key}\n{kafka_users.login_text(tenant['kafka'])}" if "kafka" in tenant else key
+
+
+@app.command("list")
+def list_tenants() -> None:
+    """List tenants by name."""
+    tenants = list(admin_api().pages("/admin/tenants"))
+    rows = [
+        (each["id"], each["tier"], each["active_keys"], shown_time(each["created_at"])) for each in tenants
+    ]
+    show_table(tenants, ("name", "tier", "keys", "since"), rows)
+
+
+@app.command()
+def keys(name: str) -> None:
+    """List the keys of a tenant, newest first, without their secrets."""
+    listed = admin_api().get(f"/admin/tenants/{name}/keys")["data"]
+    rows = [
+        (each["id"], each["prefix"], shown_time(each["created_at"]), shown_time(each["revoked_at"]))
+        for each in listed
+    ]
+    show_table(listed, ("id", "begins with", "made", "revoked"), rows)
+
+
+@app.command("revoke-key")
+def revoke_key(name: str, key: Annotated[str, typer.Argument(help="Its id: key-…")]) -> None:
+    """Make one key of a tenant stop working."""
+    answer = admin_api().post(f"/admin/tenants/{name}/keys/{key}/revoke")
+    show(answer, f"{name}: {key} revoked")
 
 
 @app.command("revoke-keys")

@@ -1,4 +1,4 @@
-"""Times as people give them to options."""
+"""Times as people give them to options, and read them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -22,3 +22,8 @@ def parse_time(option: str, text: str) -> datetime:
             f"{option}: found {text!r}, expected a time such as 2027-03-01T12:00:00Z, or how long ago: 15m, 2h, 7d"
         ) from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def shown_time(seconds: int | None) -> str:
+    """Return a time of the platform's answers in UTC; empty where there is none."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,11 +1,11 @@
 """retune webhooks: where the platform sends events, and what became of them."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from cli.commands.context import api
+from cli.commands.times import shown_time
 from cli.output import show, show_table
 
 app = typer.Typer(
@@ -74,8 +74,8 @@ def deliveries(
             each["status"],
             each["attempts"],
             each["status_code"] or each["error"],
-            _time(each["last_attempt_at"]),
-            _time(each["next_attempt_at"]),
+            shown_time(each["last_attempt_at"]),
+            shown_time(each["next_attempt_at"]),
         )
         for each in each_one
     ]
@@ -157,8 +157,4 @@ def _with_secret(endpoint: dict[str, Any]) -> str:
 def _status(state: dict[str, Any]) -> str:
     if state["status"] == "disabled":
         return f"disabled: {state['reason']}"
-    return f"failing since {_time(state['failing_since'])}" if state["failing_since"] else "enabled"
-
-
-def _time(seconds: int | None) -> str:
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"failing since {shown_time(state['failing_since'])}" if state["failing_since"] else "enabled"

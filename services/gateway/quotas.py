@@ -16,7 +16,7 @@ Limit = Annotated[int, Field(ge=0, lt=2**53)] | None
 
 
 class Quotas(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     requests_per_minute: Limit = 6_000
     """Requests of each API key, over HTTP, in each process of the gateway."""

@@ -470,6 +470,24 @@ class NewTenant(Answer):
     kafka: KafkaLogin | None = None
 
 
+class Tenant(Resource):
+    object: Literal["tenant"]
+    tier: str
+    created_at: Time
+    active_keys: Count
+    """API keys that are not revoked."""
+
+
+class ApiKey(Resource):
+    """An API key without its secret, which nobody has but who was shown it."""
+
+    object: Literal["api_key"]
+    prefix: str
+    """How the key begins."""
+    created_at: Time
+    revoked_at: Time | None
+
+
 class RevokedKeys(Answer):
     object: Literal["tenant"]
     name: str

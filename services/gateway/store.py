@@ -43,6 +43,8 @@ FIND_SESSION = """
     SELECT tenant.name, tenant.tier, tenant.quotas, api_key.id AS key_id
       FROM page_session JOIN api_key ON api_key.id = page_session.key_id JOIN tenant ON tenant.name = api_key.tenant
      WHERE page_session.sha256 = $1 AND page_session.expires_at > now() AND api_key.revoked_at IS NULL"""
+FIND_OPERATORS_SESSION = """
+    SELECT true FROM page_session WHERE sha256 = $1 AND key_id = $2 AND expires_at > now()"""
 INSERT_SESSION = "INSERT INTO page_session (sha256, key_id, expires_at) VALUES ($1, $2, now() + $3::interval)"
 DELETE_SESSION = "DELETE FROM page_session WHERE sha256 = $1"
 INSERT_TENANT = "INSERT INTO tenant (name, tier) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING RETURNING true"
@@ -250,6 +252,11 @@ async def find_principal(database: Database, key: str, defaults: Quotas) -> Prin
 async def find_visitor(database: Database, token: str, defaults: Quotas) -> Principal | None:
     """Return who logged in to the page with the session's cookie; None once it or its key has ended."""
     return await _principal(database, FIND_SESSION, token, defaults)
+
+
+async def is_operators_session(database: Database, token: str, key_id: str) -> bool:
+    """Whether the operator logged in with the session's cookie and with the key that is the operator's now."""
+    return bool(await database.fetchval(FIND_OPERATORS_SESSION, key_digest(token), key_id))
 
 
 async def _principal(database: Database, query: str, secret: str, defaults: Quotas) -> Principal | None:

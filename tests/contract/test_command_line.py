@@ -85,6 +85,9 @@ FROZEN = {
     "audit": {"verify": "topic since until"},
     "tenants": {
         "create": "name tier",
+        "list": "",
+        "keys": "name",
+        "revoke-key": "name key",
         "revoke-keys": "name",
         "quotas": "name set_",
         "add-user": "tenant name",

@@ -53,6 +53,8 @@ ALLOWED = {
     "gateway.store.START_REMOVING": RUNNING,
     "gateway.store.TENANTS_ON_BASE": BY_HAND,
     "gateway.tables.WARN_JOBS_ON_BASE": QUEUE,
+    "gateway.tenants.LIST_KEYS": BY_HAND,
+    "gateway.tenants.LIST_TENANTS": BY_HAND,
     "gateway.webhooks.store.CLAIM": "from endpoint to endpoint by its index",
     "gateway.webhooks.store.FREE_OWN": BY_HAND,
     "ingest.store.DELETABLE": QUEUE,
@@ -114,6 +116,7 @@ MORE_STORES = {
     "gateway": (
         "budgets",
         "recent_events",
+        "tenants",
         "webhooks.store",
     )
 }

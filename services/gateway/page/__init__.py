@@ -1,6 +1,7 @@
 """The web page of the platform: HTML of what the JSON routes answer, for people who log in with an API key."""
 
 from services.gateway.page import (
+    admin,
     alerts,
     ask,
     compare,
@@ -36,4 +37,5 @@ ROUTERS = (
     costs.router,
     events.router,
     webhooks.router,
+    admin.router,
 )

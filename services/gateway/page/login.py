@@ -6,10 +6,11 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from services.gateway import store
-from services.gateway.deps import Context
+from services.gateway.access import is_same_key
+from services.gateway.deps import Context, Gateway
 from services.gateway.errors import not_found
 from services.gateway.page import assets, render, sessions
-from services.gateway.page.sessions import Sender
+from services.gateway.page.sessions import OperatorSender, Sender
 
 router = APIRouter()
 
@@ -23,8 +24,15 @@ async def form(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002
 
 
 def _form(request: Request, path: str, *, problem: str = "", status: int = 200) -> HTMLResponse:
+    path = sessions.safe_path(path)
     return render.page(
-        request, "login.html.jinja", None, status=status, next=sessions.safe_path(path), problem=problem
+        request,
+        "login.html.jinja",
+        None,
+        status=status,
+        next=path,
+        problem=problem,
+        is_operators=is_operators(path),
     )
 
 
@@ -38,6 +46,9 @@ async def log_in(
     """Another site could log a person in as somebody else, who then sees what the person does."""
     sessions.require_own_site(request)
     database = context.service.database
+    operators_key = context.settings.admin_key.get_secret_value()
+    if operators_key and is_same_key(key.strip(), operators_key):
+        return await _log_in_operator(request, context, sessions.safe_path(next))
     caller = await store.find_principal(database, key.strip(), context.settings.quotas)
     if caller is None:
         problem = (
@@ -48,6 +59,26 @@ async def log_in(
     await store.add_session(database, token, caller.key_id, lifetime=sessions.LIFETIME)
     answer = RedirectResponse(sessions.safe_path(next), 303, render.HEADERS)
     sessions.set_cookie(request, answer, token)
+    return answer
+
+
+async def _log_in_operator(request: Request, context: Gateway, path: str) -> Response:
+    token, key_id = sessions.new_token(), sessions.operators_key_id(context)
+    await store.add_session(context.service.database, token, key_id, lifetime=sessions.OPERATORS_LIFETIME)
+    answer = RedirectResponse(path if is_operators(path) else sessions.OPERATORS_PATH, 303, render.HEADERS)
+    sessions.set_operators_cookie(request, answer, token)
+    return answer
+
+
+def is_operators(path: str) -> bool:
+    return path.partition("?")[0] == sessions.OPERATORS_PATH or path.startswith(f"{sessions.OPERATORS_PATH}/")
+
+
+@router.post("/admin/logout")
+async def log_out_operator(request: Request, context: Context, sender: OperatorSender) -> Response:
+    await store.end_session(context.service.database, request.cookies[sessions.OPERATORS_COOKIE])
+    answer = RedirectResponse("/login", 303, render.HEADERS)
+    answer.delete_cookie(sessions.OPERATORS_COOKIE, path=sessions.OPERATORS_PATH)
     return answer
 
 

@@ -15,13 +15,19 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Form, Header, Request, Response
 
+from schemas.specification import Tier
 from services.gateway import store
-from services.gateway.access import Principal, is_same_key
-from services.gateway.deps import Context
+from services.gateway.access import OPERATOR, Principal, is_same_key
+from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
+from services.gateway.quotas import Quotas
 
 COOKIE = "retune_session"
 LIFETIME = timedelta(days=7)
+OPERATORS_COOKIE = "retune_operator"
+OPERATORS_LIFETIME = timedelta(hours=12)
+OPERATORS_PATH = "/admin"
+"""Where a browser sends the operator's cookie, and nowhere else."""
 OWN_SITES = ("same-origin", "none")
 """What `Sec-Fetch-Site` says of a request from our own page, or of one that a person typed."""
 
@@ -49,11 +55,21 @@ def is_over_tls(request: Request) -> bool:
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
+    _set(request, response, COOKIE, token, lifetime=LIFETIME, path="/")
+
+
+def set_operators_cookie(request: Request, response: Response, token: str) -> None:
+    _set(request, response, OPERATORS_COOKIE, token, lifetime=OPERATORS_LIFETIME, path=OPERATORS_PATH)
+
+
+def _set(
+    request: Request, response: Response, name: str, token: str, *, lifetime: timedelta, path: str
+) -> None:
     response.set_cookie(
-        COOKIE,
+        name,
         token,
-        max_age=int(LIFETIME.total_seconds()),
-        path="/",
+        max_age=int(lifetime.total_seconds()),
+        path=path,
         httponly=True,
         samesite="strict",
         secure=is_over_tls(request),
@@ -83,6 +99,31 @@ async def sender(
     return present
 
 
+def operators_key_id(context: Gateway) -> str:
+    """Follows from the operator's key, so that another key ends the sessions of the one before."""
+    key = context.settings.admin_key.get_secret_value()
+    return f"operator-{hashlib.sha256(f'session of the operator {key}'.encode()).hexdigest()[:32]}"
+
+
+async def operator(request: Request, context: Context) -> Visitor:
+    """Raises ApiError 401 for everybody else, tenants' people too."""
+    token = request.cookies.get(OPERATORS_COOKIE, "")
+    key_id = operators_key_id(context)
+    if not await store.is_operators_session(context.service.database, token, key_id):
+        raise ApiError(401, "log in with the operator's key", code="not_logged_in")
+    return Visitor(Principal(OPERATOR, Tier.PREMIUM, Quotas.none(), key_id="operator"), csrf_of(token))
+
+
+async def operator_sender(
+    request: Request, present: Annotated[Visitor, Depends(operator)], csrf: Annotated[str, Form()] = ""
+) -> Visitor:
+    """The operator, who sends a form of our own. Raises ApiError 403 for any other."""
+    require_own_site(request)
+    if not is_same_key(csrf, present.csrf):
+        raise ApiError(403, "the form is of another session: load the page again", code="csrf_failed")
+    return present
+
+
 def require_own_site(request: Request) -> None:
     """Raises ApiError where the browser says that another site sends the request. A client that says nothing of the
     kind is no browser, which nobody else can make send a cookie.
@@ -107,3 +148,5 @@ def safe_path(path: str) -> str:
 
 Present = Annotated[Visitor, Depends(visitor)]
 Sender = Annotated[Visitor, Depends(sender)]
+Operator = Annotated[Visitor, Depends(operator)]
+OperatorSender = Annotated[Visitor, Depends(operator_sender)]

@@ -335,6 +335,16 @@ async def logged_in(world: World, tenant: str = "demo") -> AsyncIterator[httpx.A
         yield client
 
 
+@asynccontextmanager
+async def logged_in_as_operator(world: World) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with the operator's cookie, which follows no redirect."""
+    url, key = world.stack.url("gateway"), world.stack.operator_env()["RETUNE_ADMIN_KEY"]
+    async with httpx.AsyncClient(base_url=url, timeout=60.0, headers=HTML) as client:
+        answer = await client.post("/login", data={"key": key})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/admin"), answer.text
+        yield client
+
+
 def csrf_in(html: str) -> str:
     csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', html)
     assert csrf is not None

@@ -13,7 +13,7 @@ from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.gateway.cost_rows import add_costs
-from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, until
+from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
 
 playwright = browser.require()
@@ -278,6 +278,29 @@ async def test_events_come_by_themselves_and_open_by_keyboard(world, shown, chro
         await expect(page.locator(".headers")).to_contain_text("ce_sequence")
 
 
+async def test_the_operator_revokes_a_key_by_keyboard(world, shown, chromium):
+    tenant = f"t-{mark()}"
+    await new_key(world, tenant)
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/admin/tenants/{tenant}")
+        await expect(page.get_by_text("no tenant's key opens it")).to_be_visible()
+        await page.fill("#key", world.stack.operator_env()["RETUNE_ADMIN_KEY"])
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/admin/tenants/{tenant}")
+        await page.get_by_role("button", name="Add a key").press("Enter")
+        await expect(page.locator(".notice")).to_contain_text("shown only now: sk-retune-")
+        await expect(page.get_by_role("button", name="Revoke…")).to_have_count(2)
+        await page.get_by_role("button", name="Revoke…").first.press("Enter")
+        dialog = page.locator("dialog[open]")
+        key_id = await dialog.locator("label code").inner_text()
+        await dialog.locator("input[name=typed]").focus()
+        await page.keyboard.type(key_id)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/admin/tenants/{tenant}")
+        await expect(page.get_by_role("row").filter(has_text=key_id)).to_contain_text("revoked")
+        await expect(page.get_by_role("button", name="Revoke…")).to_have_count(1)
+
+
 async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world, shown, chromium):
     async with browser.visiting(chromium, world) as page:
         await page.goto("/deployments")
@@ -340,10 +363,15 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         f"/events/{await newest_event(world)}",
         "/webhooks",
         f"/webhooks/{shown.webhook}",
+        "/admin",
+        "/admin/tenants/demo",
+        "/admin/subscribers",
+        "/admin/audit",
         "/login",
         "/nowhere",
     )
     async with browser.visiting(chromium, world, theme=theme, size=size) as page:
+        await browser.log_in_as_operator(page, world)
         for path in paths[number::2] if is_smallest() else paths:
             await page.goto(path)
             width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")

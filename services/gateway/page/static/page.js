@@ -80,7 +80,7 @@ function search(event) {
   const field = $("[data-filter]");
   if (!field && !singleKeys) return;
   event.preventDefault();
-  if (field) { field.focus(); field.select(); } else location.href = "/jobs#q";
+  if (field) { field.focus(); field.select(); } else location.href = document.body.dataset.search;
 }
 if (location.hash === "#q") $("[data-filter]")?.focus();
 
