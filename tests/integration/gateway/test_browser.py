@@ -246,7 +246,7 @@ async def test_a_secret_is_rotated_and_an_endpoint_disabled_on_its_page(world, s
 
 
 async def test_events_come_by_themselves_and_open_by_keyboard(world, shown, chromium):
-    """What comes while the page has lost its stream is there once, when it is back."""
+    """A stream that begins again sends some of what is there: each row is there once, and in its place."""
     job_id = f"ftjob-{mark()}"
     async with browser.visiting(chromium, world) as page:
         await page.goto(f"/events?subject={job_id}")
