@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.gateway.world import World
 from tests.integration.gateway.pages import logged_in, logged_in_as_operator
+from tests.integration.gateway.world import World
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 ARGUMENTS = (

@@ -27,6 +27,7 @@ FROZEN = {
         "retry": "job_id from_checkpoint",
         "events": "job_id",
         "checkpoints": "job_id",
+        "compare": "job_ids",
         "metrics": "job_id",
         "logs": "job_id attempt node follow",
     },

@@ -13,8 +13,8 @@ from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.gateway.cost_rows import add_costs
-from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
+from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
 
 playwright = browser.require()
 expect = playwright.expect

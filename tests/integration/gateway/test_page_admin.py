@@ -10,10 +10,8 @@ import pytest
 
 from schemas.access import KafkaUserReady
 from services.gateway.access import key_digest
-from tests.integration.gateway_world import World, mark, new_key, until, world
-from tests.integration.page_world import HOSTILE, HTML, csrf_in, logged_in, logged_in_as_operator, words_of
-
-__all__ = ["world"]
+from tests.integration.gateway.pages import HOSTILE, HTML, csrf_in, logged_in, logged_in_as_operator, words_of
+from tests.integration.gateway.world import World, mark, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
