@@ -1,7 +1,8 @@
-"""The journal of mutants counts the survivors of the last whole run, and says what the tests leave out where many survived."""
+"""The journal of mutants counts the survivors of the last whole run, and each that still survives has a reason."""
 
 import json
 import re
+import tomllib
 from collections import Counter
 from typing import Any
 
@@ -11,25 +12,36 @@ from bench.mutant_kinds import kind
 from tests.chaos.figures import ROOT
 
 PAGE = (ROOT / "docs/proof/mutants.md").read_text()
-ROW = re.compile(r"^\| `(?P<function>[\w.]+)` \| (?P<open>\d+) \| (?P<reason>[^|]+) \|$", re.MULTILINE)
+REASONS = tomllib.loads((ROOT / "docs/proof/mutant-reasons.toml").read_text())["reason"]
 KINDS = ("words", "limit", "open")
 GOAL = 0.92
-MANY = 10
-"""Open survivors of one function, of which the journal says why."""
+KINDS_OF_REASON = ("equivalent", "no test")
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    newest = max((ROOT / "bench/results").glob("mutants-*.json"))
+    newest = max((ROOT / "bench/results").glob("mutants-2*.json"))
     assert newest.name in PAGE, "the journal names the newest run"
     whole = json.loads(newest.read_text())
     assert "sample" not in whole["settings"], "the journal is of a whole run"
     return whole["results"]
 
 
-def test_each_part_has_its_row(results):
+@pytest.fixture(scope="module")
+def again() -> dict[str, Any]:
+    """How the open survivors of the whole run ended when they were tried once more."""
+    newest = max((ROOT / "bench/results").glob("mutants-again-*.json"))
+    assert newest.name in PAGE, "the journal names the newest run"
+    tried = json.loads(newest.read_text())
+    assert tried["settings"]["again"] in PAGE, "they are those of the whole run"
+    return tried["results"]
+
+
+def test_each_part_has_its_row(results, again):
     """A service each, and the rest of shared in one."""
-    tried, killed, kinds = Counter(), Counter(), Counter()
+    tried, killed, kinds, left = Counter(), Counter(), Counter(), Counter()
+    for name, survivor in again["survivors"].items():
+        left[part_of(name.replace(".", "/"))] += survivor["kind"] == "open"
     for module, ends in results["modules"].items():
         tried[part_of(module)] += sum(ends.values())
         killed[part_of(module)] += ends.get("killed", 0) + ends.get("timeout", 0)
@@ -38,7 +50,13 @@ def test_each_part_has_its_row(results):
         kinds[part_of(name.replace(".", "/")), survivor["kind"]] += 1
     for part in tried:
         shown = [kinds[part, each] for each in KINDS]
-        numbers = [f"{tried[part]:,}", f"{killed[part]:,}", percent(killed[part] / tried[part]), *shown]
+        numbers = [
+            f"{tried[part]:,}",
+            f"{killed[part]:,}",
+            percent(killed[part] / tried[part]),
+            *shown,
+            left[part],
+        ]
         assert f"| {part} | {' | '.join(map(str, numbers))} |" in PAGE
 
 
@@ -58,14 +76,35 @@ def test_the_share_that_was_killed_reaches_the_goal_and_is_the_one_in_the_journa
     assert f"{killed:,} of {tried:,} mutants are killed, {percent(killed / tried)}" in PAGE
 
 
-def test_functions_with_many_open_survivors_are_explained(results):
-    left = Counter(
-        re.sub(r"\.x_(\w+)$|\.xǁ(\w+)ǁ(\w+)$", named, name.partition("__mutmut_")[0])
-        for name, survivor in results["survivors"].items()
+def test_what_survives_again_has_one_reason(again):
+    survive = {
+        (function_of(name), int(name.rpartition("_")[2]))
+        for name, survivor in again["survivors"].items()
         if survivor["kind"] == "open"
-    )
-    many = {function: count for function, count in left.items() if count > MANY}
-    assert {row["function"]: int(row["open"]) for row in ROW.finditer(PAGE)} == many
+    }
+    explained = [(row["function"], number) for row in REASONS for number in row["mutants"]]
+    assert Counter(explained) == Counter(survive)
+    for row in REASONS:
+        assert kind_of_reason(row) in KINDS_OF_REASON, row
+        assert row["why"].partition(": ")[2], row
+
+
+def test_the_journal_counts_the_reasons(results, again):
+    before = sum(survivor["kind"] == "open" for survivor in results["survivors"].values())
+    reasons = Counter(kind_of_reason(row) for row in REASONS for _ in row["mutants"])
+    left = sum(reasons.values())
+    assert f"{before - left} of the {before} open ones are killed since; of {left} that are left" in PAGE
+    for name, count in reasons.items():
+        assert f"{count} *{name}*" in PAGE
+
+
+def kind_of_reason(row: dict[str, Any]) -> str:
+    """Return its first words: what is equivalent may be so but for the cost."""
+    return str(row["why"]).partition(": ")[0].partition(" but ")[0]
+
+
+def function_of(name: str) -> str:
+    return re.sub(r"\.x_(\w+)$|\.xǁ(\w+)ǁ(\w+)$", named, name.partition("__mutmut_")[0])
 
 
 def named(mangled: re.Match[str]) -> str:
