@@ -94,7 +94,7 @@ async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_continues_exactl
     final = attempts.heard(first.job_id, CheckpointWritten)[-1]
     assert (final.bundle, final.metrics.keys()) == (
         done.bundle,
-        {"train_loss", "valid_loss", "full_valid_loss"},
+        {"train_loss", "valid_loss", "full_valid_loss", "perplexity"},
     )
     steps = [s.step for batch in attempts.heard(first.job_id, StepsRecorded) for s in batch.steps]
     assert steps == list(range(1, done.last_step + 1))

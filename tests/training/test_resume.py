@@ -371,7 +371,7 @@ class TestStopBetweenMicroBatches:
         ("question", "step", "measured"),
         [
             (8, 3, {"train_loss"}),
-            (9, 3, {"train_loss", "valid_loss"}),
+            (9, 3, {"train_loss", "valid_loss", "perplexity"}),
             (10, 4, {"train_loss"}),
             (11, 4, {"train_loss"}),
         ],

@@ -114,7 +114,7 @@ def test_two_processes_take_the_steps_of_fsdp2(gang, method, sharding):
     assert losses(reports) == pytest.approx(losses(expected), abs=1e-6)
     assert norms(reports) == pytest.approx(norms(expected), rel=1e-5)
     last, expected_last = reports_of(reports, Saved)[-1], reports_of(expected, Saved)[-1]
-    assert last.metrics.by_name == pytest.approx(expected_last.metrics.by_name, abs=1e-6)
+    assert last.metrics.by_name == pytest.approx(expected_last.metrics.by_name, rel=1e-6, abs=1e-6)
     assert_close(last, expected_last)
 
 
