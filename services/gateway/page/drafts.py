@@ -1,6 +1,8 @@
 """A job as a form asks for it: what each field means, the request that follows, and where an error belongs. Pure."""
 
 import json
+import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -36,6 +38,8 @@ EITHER = (Method.DPO, Method.CPT)
 YES_NO = ("true", "false")
 OPTIONS = "options"
 """Field with the JSON of all that has no field of its own."""
+ONCE = re.compile(r"[0-9a-f]{32}")
+"""Number of a form, by which one that is sent twice is known."""
 
 
 @dataclass(frozen=True)
@@ -354,3 +358,8 @@ def _why_not_for_file(method: Method, file: StoredFile | None) -> str:
     if file is None or file.format is None or file.format in expected:
         return ""
     return f"it expects rows of {' or '.join(sorted(expected))}, and the file has rows of {file.format}"
+
+
+def once_of(sent: str) -> str:
+    """Return the number that a form was sent with, or a new one where there is none or it was meddled with."""
+    return sent if ONCE.fullmatch(sent) else secrets.token_hex(16)

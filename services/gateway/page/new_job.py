@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -37,7 +35,6 @@ router = APIRouter()
 FILES = 100
 BASES = 200
 VERSIONS = 50
-ONCE = re.compile(r"[0-9a-f]{32}")
 FIELDS = (*drafts.PATHS, drafts.OPTIONS)
 
 
@@ -128,7 +125,7 @@ async def _sent(request: Request) -> tuple[Values, str]:
     sent = await request.form()
     values = {name: str(sent[name]).replace("\0", "") for name in FIELDS if isinstance(sent.get(name), str)}
     once = str(sent.get("once", ""))
-    return values, once if ONCE.fullmatch(once) else secrets.token_hex(16)
+    return values, drafts.once_of(once)
 
 
 async def _draft(visitor: Visitor, context: Gateway, values: Values) -> Draft:
@@ -192,7 +189,7 @@ async def _page(
         has_settings=bool(used & touched),
         method=method,
         origin=origin,
-        once=once or secrets.token_hex(16),
+        once=drafts.once_of(once),
         command=snippets.as_command(body) if body else "",
         curl=snippets.as_curl(body) if body else "",
         python=snippets.as_python(body) if body else "",

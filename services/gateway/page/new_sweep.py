@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -29,8 +27,6 @@ from services.gateway.routes.sweeps import PreparedSweep, sweep_of
 from shared.errors import Refused
 
 router = APIRouter()
-
-ONCE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ async def _sent(request: Request) -> tuple[str, str]:
     sent = await request.form()
     text, once = str(sent.get("text", "")), str(sent.get("once", ""))
     text = text.replace("\r\n", "\n").replace("\0", "")
-    return text, once if ONCE.fullmatch(once) else secrets.token_hex(16)
+    return text, drafts.once_of(once)
 
 
 async def _draft(visitor: Visitor, context: Gateway, text: str) -> Draft:
@@ -182,7 +178,7 @@ async def _page(
         bases=await readmodels.list_bases(database, after="", limit=new_job.BASES),
         chosen=chosen or {"base": "", "training_file": "", "validation_file": ""},
         origin=origin,
-        once=once or secrets.token_hex(16),
+        once=drafts.once_of(once),
         why_not=new_job.why_not_submitted(visitor.principal.quotas, used),
         command=snippets.as_sweep_command(draft.text) if body else "",
         curl=snippets.as_curl(json.loads(json.dumps(body, default=str)), "sweeps") if body else "",
