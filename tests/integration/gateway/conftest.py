@@ -18,6 +18,9 @@ async def gateway(stack: Stack) -> AsyncIterator[Stack]:
 
 @pytest.fixture(scope="module")
 async def world(gateway: Stack) -> AsyncIterator[World]:
+    """With the gateway running, also where a test that ended it has failed before it started it again."""
+    if "gateway" not in gateway.processes:
+        await alive(gateway, "gateway", env=ENV)
     async with met(gateway) as world:
         yield world
 
