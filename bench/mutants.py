@@ -58,9 +58,10 @@ def main() -> None:
     generate(arguments.processes)
     with mock.patch("mutmut.workers.isolation.PytestRunner", CollectedOnce):
         drop_old_verdicts(get_mutant_runner())
-        ends = {name: end for of_module in ends_by_module().values() for name, end in of_module.items()}
+        by_module = ends_by_module()
+        ends = {name: end for of_module in by_module.values() for name, end in of_module.items()}
         if arguments.again:
-            chosen = survivors_in(arguments.again, [*ends])
+            chosen = survivors_in(arguments.again, by_module)
         else:
             chosen = choose([*ends], arguments.patterns, arguments.sample, arguments.seed)
         left = [name for name in chosen if ends[name] == NO_VERDICT]
@@ -108,14 +109,15 @@ def choose(names: list[str], patterns: Collection[str], sample: int | None, seed
     return [name for name in names if any(fnmatch.fnmatch(name, each) for each in patterns or ["*"])]
 
 
-def survivors_in(results: Path, names: Collection[str]) -> list[str]:
+def survivors_in(results: Path, by_module: Mapping[Path, Mapping[str, str]]) -> list[str]:
     """Return the mutants that survived there and are still the same, and of functions that changed all."""
     before = {
         name: each["change"]
         for name, each in json.loads(results.read_text())["results"]["survivors"].items()
         if each["kind"] == "open"
     }
-    paths = {function_of(name): path for path, of_module in ends_by_module().items() for name in of_module}
+    names = {name: path for path, of_module in by_module.items() for name in of_module}
+    paths = {function_of(name): path for name, path in names.items()}
     changed = {
         function_of(name)
         for name, lines in before.items()

@@ -332,8 +332,7 @@ class Recipe(Spec):
     """Whether the device decides. Set where `gradient_checkpointing` is left out or `auto`: in messages it is a
     boolean, which older recipes always have."""
     compile: Annotated[bool | None, Field(exclude_if=is_none)] = None
-    """Compile the repeated layers at the first step of each attempt, which takes a minute or more, for faster steps:
-    on GPUs alone. None: no."""
+    """Compile the repeated layers before each attempt's first step, for faster steps, on GPUs alone. None: no."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of everything random."""
     checkpoint: CheckpointSpec = CheckpointSpec()

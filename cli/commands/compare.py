@@ -27,15 +27,11 @@ def num_equal(jobs: Sequence[Job]) -> int:
 
 def why_not_comparable(jobs: Sequence[Job]) -> str:
     """Say why the losses of the jobs are of different things; empty where they are of one."""
-    for what, of in (("base models", _base), ("data", lambda job: job["retune"]["dataset_version"])):
-        if len({of(job) for job in jobs}) > 1:
-            return f"their losses are not comparable: other {what}"
+    if len({job["model"] for job in jobs}) > 1:
+        return "their losses are not comparable: they start from other models"
+    if len({job["retune"]["dataset_version"] for job in jobs}) > 1:
+        return "their losses are not comparable: other data"
     return ""
-
-
-def _base(job: Job) -> Any:
-    """Return what it trains; the name may be what an earlier job trained."""
-    return job["model"]
 
 
 def _results(job: Job, checkpoint: Mapping[str, Any] | None) -> dict[str, str]:

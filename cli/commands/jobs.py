@@ -272,7 +272,7 @@ def _draw(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _add_losses(losses: dict[int, float], job: dict[str, Any]) -> None:
-    """Bring the losses up to the job's newest step; after a resume those of steps that will be taken again go."""
+    """Bring the losses up to the job's newest step; those of steps that a resume takes again are dropped."""
     newest = job["retune"]["newest_step"]
     if newest is None:
         return

@@ -57,10 +57,9 @@ SET_TOPICS = "UPDATE tenant SET has_topics = true WHERE name = $1"
 HAS_TOPICS = "SELECT has_topics FROM tenant WHERE name = $1"
 TENANTS_ON_BASE = """
     SELECT name FROM tenant
-     WHERE has_topics
-       AND (EXISTS (SELECT FROM model WHERE tenant = name AND base_sha = $1 AND stage <> 'archived')
-            OR EXISTS (SELECT FROM job WHERE tenant = name AND spec ->> 'base_sha' = $1
-                                         AND state NOT IN ('succeeded', 'failed', 'cancelled')))
+     WHERE EXISTS (SELECT FROM model WHERE tenant = name AND base_sha = $1 AND stage <> 'archived')
+        OR EXISTS (SELECT FROM job WHERE tenant = name AND spec ->> 'base_sha' = $1
+                                     AND state NOT IN ('succeeded', 'failed', 'cancelled'))
      ORDER BY name"""
 TIER_OF = "SELECT tier FROM tenant WHERE name = $1"
 FIND_QUOTAS = "SELECT quotas FROM tenant WHERE name = $1"
@@ -315,7 +314,7 @@ async def has_topics(conn: Connection, tenant: str) -> bool:
 
 
 async def tenants_on_base(conn: Connection, base_sha: str) -> list[str]:
-    """Tenants with topics that have a model or an open job on these files of a base model."""
+    """Tenants that have a model or an open job on these files of a base model."""
     return [row["name"] for row in await conn.fetch(TENANTS_ON_BASE, base_sha)]
 
 

@@ -24,7 +24,7 @@ COMMENTS: Mapping[str, str] = {
     "parameters.learning_rate.log": "its order of magnitude is searched evenly",
     "pruning.rule": 'or "successive_halving", "hyperband"',
 }
-"""What a person is told beside a line, by its path."""
+"""What is explained beside a line, by its path."""
 RECIPE: JsonObject = {
     "method": "lora",
     "eval_every_steps": 50,

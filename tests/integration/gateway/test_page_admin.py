@@ -91,10 +91,10 @@ class TestRights:
 class TestTenants:
     async def test_are_made_with_a_key_that_is_shown_once(self, world, operator):
         name = f"t-{mark()}"
-        made = await press(operator, "/admin", name=name, tier="premium")
-        assert made.status_code == 200, words_of(made)
-        (key,) = {*KEY.findall(made.text)}
-        assert f"The login to Kafka of tenant-{name} , whose password is shown only now" in words_of(made)
+        answer = await press(operator, "/admin", name=name, tier="premium")
+        assert answer.status_code == 200, words_of(answer)
+        (key,) = {*KEY.findall(answer.text)}
+        assert f"The login to Kafka of tenant-{name} , whose password is shown only now" in words_of(answer)
         assert await is_known(world, key)
         page = await operator.get(f"/admin/tenants/{name}")
         assert KEY.search(page.text) is None
@@ -175,11 +175,11 @@ class TestKafka:
 
     async def test_subscribers_are_made(self, operator):
         name = f"s-{mark()}"
-        made = await press(
+        answer = await press(
             operator, "/admin/subscribers", name=name, topics=["job.events"], of_tenants="demo, other"
         )
-        assert made.status_code == 200, words_of(made)
-        assert f"subscriber-{name} , whose password is shown only now" in words_of(made)
+        assert answer.status_code == 200, words_of(answer)
+        assert f"subscriber-{name} , whose password is shown only now" in words_of(answer)
         absent = await press(operator, "/admin/subscribers", name=name, of_tenants="nobody")
         assert "tenant 'nobody' does not exist" in words_of(absent)
         refused = await press(operator, "/admin/subscribers", name="", topics=["job.events"])

@@ -40,7 +40,6 @@ from shared.messaging.kafka import kafka_producer
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.gateway import replica_answers
-from tests.integration.kills import alive
 from tests.integration.voices import Ear, Voices, ear, voices
 
 PATIENCE_SECONDS = 60.0
@@ -426,15 +425,6 @@ async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
         assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
         await asyncio.sleep(0.05)
     return result
-
-
-@asynccontextmanager
-async def opened(stack: Stack) -> AsyncIterator[World]:
-    """With a gateway that ends with the test."""
-    await alive(stack, "gateway", env=ENV)
-    async with AsyncExitStack() as closing:
-        closing.push_async_callback(stack.stop, "gateway")
-        yield await closing.enter_async_context(met(stack))
 
 
 @asynccontextmanager

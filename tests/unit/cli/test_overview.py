@@ -15,26 +15,17 @@ from tests.unit.cli.test_watch import BLOCKED, DONE, NAME, a_job
 STEP = {"step": 3, "loss": 2.5, "learning_rate": 1e-4, "grad_norm": 1.0, "tokens_per_second": 10.0}
 
 
-def a_result(job_id: str, *, recipe: dict[str, object], **changes: object) -> dict[str, object]:
+def a_result(job_id: str, *, recipe: dict[str, object], dataset_version: str = "d" * 64) -> dict[str, object]:
     job = a_job("succeeded", gate="passed", is_usable=True, is_deployed=True, fine_tuned_model=NAME)
     job["retune"] |= {
         "recipe": recipe,
         "last_step": 40,
         "num_steps": 40,
-        "dataset_version": "d" * 64,
+        "dataset_version": dataset_version,
         "cost_usd": "0.12",
     }
     files = {"training_file": "file-1", "validation_file": None}
-    job |= {"id": job_id, "model": "tiny", "trained_tokens": 12345, **files}
-    return (
-        job
-        | {key: value for key, value in changes.items() if key != "dataset_version"}
-        | (
-            {"retune": job["retune"] | {"dataset_version": changes["dataset_version"]}}
-            if "dataset_version" in changes
-            else {}
-        )
-    )
+    return job | files | {"id": job_id, "model": "tiny", "trained_tokens": 12345}
 
 
 class TestRetuneAlone:
@@ -76,7 +67,7 @@ class TestRetuneAlone:
     @pytest.mark.parametrize(
         ("job", "expected"), [(DONE, f"ask {NAME} for an answer"), (BLOCKED, "`retune models evaluation")]
     )
-    def test_after_the_newest_job_says_what_comes_of_it(self, platform, job, expected):
+    def test_after_the_newest_job_shows_what_comes_of_it(self, platform, job, expected):
         platform.answers["GET /models"] = {"data": [{"id": "tiny"}]}
         platform.answers["GET /fine_tuning/jobs"] = {"data": [job]}
         assert expected in self.run(platform)["next"]
@@ -88,7 +79,7 @@ class TestRetuneAlone:
             {"jobs": [], "base_models": [], "deployments": [], "alerts": []},
         )
 
-    def test_without_a_platform_says_how_to_start_one(self, retune, monkeypatch, tmp_path):
+    def test_without_a_platform_shows_how_to_start_one(self, retune, monkeypatch, tmp_path):
         monkeypatch.delenv("RETUNE_BASE_URL")
         monkeypatch.setenv("RETUNE_STATE", str(tmp_path))
         context.connection.cache_clear()
@@ -105,9 +96,6 @@ class TestCompare:
             page = [{"metrics": metrics}] if metrics else []
             retune.answers[f"GET /fine_tuning/jobs/{job['id']}/checkpoints"] = {"data": page}
 
-    def rows(self, out):
-        return {line[:24].strip(): line[24:].split() for line in out.splitlines() if line.strip()}
-
     def test_shows_results_and_the_settings_that_differ(self, retune):
         slow = a_result("ftjob-1", recipe={"method": "lora", "lora": {"rank": 8}, "learning_rate": 1e-4})
         fast = a_result("ftjob-2", recipe={"method": "lora", "lora": {"rank": 32}, "learning_rate": 2e-4})
@@ -116,23 +104,29 @@ class TestCompare:
         )
         code, out, err = retune.run("jobs", "compare", "ftjob-1", "ftjob-2")
         assert code == 0
-        found = {line.split("  ")[0].strip(): line.split() for line in out.splitlines()}
-        assert found["recipe.lora.rank"] == ["recipe.lora.rank", "8", "32"]
-        assert found["recipe.learning_rate"][1:] == ["0.0001", "0.0002"]
-        assert found["validation loss"][2:] == ["2.2500", "–"]
-        assert found["perplexity"][1:] == ["9.488", "–"]
-        assert found["trained tokens"][2:] == ["12,345", "12,345"]
-        assert "recipe.method" not in found
+        row_of = {line.split("  ")[0].strip(): line.split() for line in out.splitlines()}
+        assert row_of["recipe.lora.rank"] == ["recipe.lora.rank", "8", "32"]
+        assert row_of["recipe.learning_rate"][1:] == ["0.0001", "0.0002"]
+        assert row_of["validation loss"][2:] == ["2.2500", "–"]
+        assert row_of["perplexity"][1:] == ["9.488", "–"]
+        assert row_of["trained tokens"][2:] == ["12,345", "12,345"]
+        assert "recipe.method" not in row_of
         assert "not comparable" not in err
         assert "5 settings are equal in all" in err
 
-    def test_says_why_losses_cannot_be_compared(self, retune):
+    def test_shows_why_losses_cannot_be_compared(self, retune):
         first = a_result("ftjob-1", recipe={"method": "lora"})
         other = a_result("ftjob-2", recipe={"method": "lora"}, dataset_version="e" * 64)
         self.answer(retune, (first, None), (other, None))
         _, out, err = retune.run("jobs", "compare", "ftjob-1", "ftjob-2")
         assert "dataset version" in out
         assert "their losses are not comparable: other data" in err
+
+    def test_says_where_they_start_from_other_models(self, retune):
+        first, other = (a_result(job_id, recipe={}) for job_id in ("ftjob-1", "ftjob-2"))
+        self.answer(retune, (first, None), (other | {"model": NAME}, None))
+        _, _, err = retune.run("jobs", "compare", "ftjob-1", "ftjob-2")
+        assert "they start from other models" in err
 
     def test_needs_two_jobs(self, retune):
         code, _, err = retune.run("jobs", "compare", "ftjob-1")
