@@ -15,6 +15,7 @@ from schemas.base import CapacityType, FailureClass
 from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.training import StepMetrics, StepsRecorded, TrainingFailed, TrainingStopped
 from tests.integration.kernel.conftest import until
+from tests.integration.kills import second_process
 from tests.integration.tracker_world import db, tracker, voice
 from tests.integration.voices import Ear, Voices, ear
 
@@ -119,15 +120,14 @@ async def test_two_processes_raise_each_alert_once(tracker: Stack, voice: Voices
         held = {"pool": "cpu", "capacity_type": CapacityType.SPOT, "nodes": (node,)}
         await voice.say("provisioner", NodesProvisioned(**of(job_id), **held))
         await voice.say("runner", recorded(job_id, range(1, 103)))
-    await tracker.start("tracker", instance=1)
-    for job_id in runs:
-        await voice.say("runner", recorded(job_id, range(103, 110)))
-    await tracker.wait_healthy("tracker-1")
-    for job_id in runs:
-        await voice.say("runner", recorded(job_id, range(105, 141)))
-    for job_id in runs:
-        await heard.until(job_id, "AlertRaised", "AlertCleared")
-    await tracker.stop("tracker-1")
+    async with second_process(tracker, "tracker") as second:
+        for job_id in runs:
+            await voice.say("runner", recorded(job_id, range(103, 110)))
+        await tracker.wait_healthy(second)
+        for job_id in runs:
+            await voice.say("runner", recorded(job_id, range(105, 141)))
+        for job_id in runs:
+            await heard.until(job_id, "AlertRaised", "AlertCleared")
     for job_id in runs:
         await until_step(db, job_id, 140)
         assert heard.types(job_id) == ["AlertRaised", "AlertCleared"]

@@ -32,6 +32,7 @@ from schemas.sweep import (
 from services.tracker.decide.trial import job_id_of
 from shared.clock import utc_now
 from tests.builders import TENANT
+from tests.integration.kills import second_process
 from tests.integration.tracker_world import tracker, voice
 from tests.integration.voices import Ear, Voices, ear
 from tests.unit.tracker.sweep_world import Training, a_sweep_spec, cancelled, evaluating, succeeded, written
@@ -199,12 +200,11 @@ async def test_a_sweep_that_could_not_run_is_refused(voice: Voices, heard: Ear):
 
 
 async def test_two_processes_begin_each_trial_once(tracker: Stack, begin: Any):
-    await tracker.start("tracker", instance=1)
-    sweeps = [await begin(num_trials=6, concurrency=3) for _ in range(3)]
-    await tracker.wait_healthy("tracker-1")
-    await asyncio.gather(*(each.train(seed=3, preemptions=0.1) for each in sweeps))
-    for jobs in sweeps:
-        asked = [each.job_id for each in jobs.of(SubmitJob)]
-        assert sorted(asked) == sorted(job_id_of(jobs.sweep_id, number) for number in range(6))
-    assert len({tuple(map(str, jobs.results)) for jobs in sweeps}) == 1
-    await tracker.stop("tracker-1")
+    async with second_process(tracker, "tracker") as second:
+        sweeps = [await begin(num_trials=6, concurrency=3) for _ in range(3)]
+        await tracker.wait_healthy(second)
+        await asyncio.gather(*(each.train(seed=3, preemptions=0.1) for each in sweeps))
+        for jobs in sweeps:
+            asked = [each.job_id for each in jobs.of(SubmitJob)]
+            assert sorted(asked) == sorted(job_id_of(jobs.sweep_id, number) for number in range(6))
+        assert len({tuple(map(str, jobs.results)) for jobs in sweeps}) == 1

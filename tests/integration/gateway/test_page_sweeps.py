@@ -150,7 +150,10 @@ class TestNewSweeps:
         again = await person.get(f"/sweeps/new?from={sweep_id}")
         assert tomllib.loads(text_in(again.text))["parameters"] == tomllib.loads(text)["parameters"]
         assert "can begin" in words_of(again)
-        other = await person.post("/sweeps", data=form | {"text": text.replace("20", "21")})
+        other = await person.post(
+            "/sweeps", data=form | {"text": text.replace("num_trials = 20", "num_trials = 21")}
+        )
+        assert other.status_code == 303, words_of(other)
         assert other.headers["location"] != first.headers["location"]
         async with logged_in(world, "other") as client:
             assert (await client.get(f"/sweeps/new?from={sweep_id}")).status_code == 404

@@ -12,7 +12,7 @@ from schemas.base import CommandRefused, FileRef
 from schemas.cost import BudgetReached, CostAccrued
 from schemas.job import JobCancelled, JobSubmitted, SubmitJob
 from shared.clock import utc_now
-from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, until
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ async def decide(world: World, tenant: str, **quotas: int | None) -> dict[str, A
 @pytest.fixture
 async def tenant(world: World) -> str:
     name = f"t-{mark()}"
-    world.keys[name] = (await as_operator(world, "POST", "", json={"name": name})).json()["api_key"]
+    world.keys[name] = await new_key(world, name)
     return name
 
 

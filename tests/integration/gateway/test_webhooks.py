@@ -14,7 +14,7 @@ import pytest
 from schemas.job import JobPaused, JobRunning, PauseReason
 from tests.documents import blocks
 from tests.integration.gateway.world import ENV, PATIENCE_SECONDS, World, mark, new_key, until
-from tests.integration.kills import alive, killed_at
+from tests.integration.kills import alive, killed_at, second_process
 from tests.integration.receiver import NEVER, Receiver, receiving
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -421,14 +421,13 @@ async def test_what_was_sent_and_not_recorded_is_sent_again_under_its_id(owner):
 
 async def test_two_gateways_send_each_delivery_once(owner):
     stack = owner.world.stack
-    await stack.start("gateway", instance=1, env=ENV)
-    await stack.wait_healthy("gateway-1")
-    endpoints = [await owner.endpoint(path) for path in ("/a", "/b")]
-    jobs = [f"ftjob-{mark()}" for _ in range(8)]
-    await asyncio.gather(*(owner.run(job_id, 1, 2, 3) for job_id in jobs))
-    for endpoint in endpoints:
-        await owner.until_delivered(endpoint, 24)
-    await stack.stop("gateway-1")
+    async with second_process(stack, "gateway", env=ENV) as second:
+        await stack.wait_healthy(second)
+        endpoints = [await owner.endpoint(path) for path in ("/a", "/b")]
+        jobs = [f"ftjob-{mark()}" for _ in range(8)]
+        await asyncio.gather(*(owner.run(job_id, 1, 2, 3) for job_id in jobs))
+        for endpoint in endpoints:
+            await owner.until_delivered(endpoint, 24)
     for path in ("/a", "/b"):
         requests = owner.receiver.requests[path]
         assert len(requests) == len({each.id for each in requests}) == 24
