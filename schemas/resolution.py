@@ -89,3 +89,9 @@ def num_steps(recipe: Recipe, *, windows: int) -> int:
     assert isinstance(recipe.batch_size, int), "the recipe is not resolved"
     assert isinstance(recipe.num_epochs, int), "the recipe is not resolved"
     return recipe.num_epochs * -(-windows // recipe.batch_size)
+
+
+def flops_per_token(recipe: Recipe, *, num_weights: int) -> int:
+    """Floating-point operations of training, attention's own products left out: a frozen weight needs no gradient of
+    its own, which is a third of the work."""
+    return (4 if recipe.kind == "adapter" else 6) * num_weights

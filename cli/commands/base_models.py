@@ -3,12 +3,18 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cli.commands.times import shown_duration
 from schemas.capabilities import BaseCapabilities
 from schemas.compatibility import methods_for
 from schemas.model import NO_TEMPLATE_SHA256, BaseModelRegistered
 
 BYTES_PER_VALUE = 2
 """Bytes of a number that is 16 bits wide."""
+ALIKE = {
+    "recipe": "with the same base model, method and number of devices",
+    "base_model": "with the same base model",
+    "pool": "with other base models, by their size",
+}
 UNKNOWN = "what it can do was not found when it was registered; register it again"
 
 
@@ -34,6 +40,18 @@ def described_estimate(estimate: Mapping[str, Any]) -> str:
     return (
         f"memory: about {_gib(estimate['total_bytes'])} of each GPU{pool} with {how}{offload}, "
         f"{estimate['micro_batch_size']} window(s) of {estimate['max_seq_length']:,} tokens at a time"
+    )
+
+
+def described_time(estimate: Mapping[str, Any]) -> str:
+    """Describe in one line how long a job will hold its devices, and what that costs."""
+    seconds, cost = estimate["seconds"], estimate["cost_usd"]
+    error = estimate["error"]
+    off = "" if error is None else f"; estimates there were off by {error:.0%} in the median"
+    return (
+        f"time and cost in pool {estimate['pool']}: about {shown_duration(seconds['expected'])} "
+        f"({shown_duration(seconds['low'])} to {shown_duration(seconds['high'])}), {cost['expected']} US dollars "
+        f"({cost['low']} to {cost['high']}), by {estimate['attempts']} attempt(s) {ALIKE[estimate['alike']]}{off}"
     )
 
 

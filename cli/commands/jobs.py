@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.commands.bar import Bar
-from cli.commands.base_models import described_estimate, described_model
+from cli.commands.base_models import described_estimate, described_model, described_time
 from cli.commands.compare import compared, num_equal, why_not_comparable
 from cli.commands.context import api
 from cli.commands.numbers import written
@@ -73,6 +73,8 @@ def submit(
     note(described_model(model, job["retune"]["base_model"]))
     if estimate := job["retune"]["estimated_memory"]:
         note(described_estimate(estimate))
+    for each in job["retune"]["estimated_times"]:
+        note(described_time(each))
     for warning in job["retune"]["warnings"]:
         note(f"warning: {warning['message']}")
     if watch:

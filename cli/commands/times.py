@@ -27,3 +27,9 @@ def parse_time(option: str, text: str) -> datetime:
 def shown_time(seconds: int | None) -> str:
     """Return a time of the platform's answers in UTC; empty where there is none."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shown_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

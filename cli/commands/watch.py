@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from cli.commands.numbers import of_method, of_step, written
+from cli.commands.times import shown_duration
 from schemas.lifecycle import TERMINAL
 
 Job = dict[str, Any]
@@ -176,6 +177,4 @@ def _time_left(progress: Job) -> str:
     seconds = progress["seconds_left"]
     if seconds is None:
         return ""
-    if seconds < 90:
-        return f"about {seconds:.0f} s left"
-    return f"about {seconds / 60:.0f} min left" if seconds < 5400 else f"about {seconds / 3600:.1f} h left"
+    return f"about {shown_duration(seconds)} left"

@@ -9,6 +9,7 @@ from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
 from services.gateway import (
+    attempt_times,
     budgets,
     copies,
     gate,
@@ -244,6 +245,7 @@ async def _refused(event: CommandRefused, unit: Unit) -> None:
 
 async def _cost_accrued(event: cost.CostAccrued, unit: Unit) -> None:
     await tables.save_cost(unit.conn, event)
+    await attempt_times.note(unit, event)
     if event.charged == 0:
         await unit.conn.execute(budgets.REOPEN_BUDGET, event.tenant)
 

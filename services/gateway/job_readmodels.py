@@ -8,11 +8,9 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from schemas.specification import DatasetSpec
-from services.gateway.model import Dataset, Evaluation, Job, JobEvent, Route, Row
+from services.gateway.model import Evaluation, Job, JobEvent, Route, Row
 from services.gateway.readmodels import EVALUATION_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, ROUTE_COLUMNS
-from services.gateway.store import columns, find, select
-from services.gateway.tables import digests_of
+from services.gateway.store import find, select
 from shared.postgres.database import Database
 
 JobOrder = Literal["created", "ended", "cost", "loss"]
@@ -126,11 +124,6 @@ VERSION_OF_GATE = """
 ROUTES_OF_MODEL = (
     f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND model_id = $2 ORDER BY slot LIMIT 20"
 )
-SAME_DATASET = f"""
-    SELECT {columns(Dataset)} FROM dataset
-     WHERE tenant = $1 AND files = $2 AND policy = $3 AND detail ->> 'base_sha' = $4
-       AND state IN ('ready', 'rejected')
-     ORDER BY created_at DESC LIMIT 1"""
 VERSION_OF_DATASET = "SELECT xmin::text FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 LIST_JOBS_OF_DATASET = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -223,12 +216,6 @@ async def list_evaluations(database: Database, model_id: str) -> list[Evaluation
 async def find_version_of_gate(database: Database, model_id: str) -> str:
     """Return a text that changes with the model's stage and with every evaluation of it."""
     return str(await database.fetchval(VERSION_OF_GATE, model_id))
-
-
-async def find_same_dataset(database: Database, tenant: str, spec: DatasetSpec) -> Dataset | None:
-    """Return the newest dataset that was made of the same files, for the same base model and by the same policy."""
-    policy = spec.policy.model_dump(mode="json")
-    return await find(Dataset, database, SAME_DATASET, tenant, digests_of(spec), policy, spec.base_sha)
 
 
 async def find_version_of_dataset(database: Database, dataset_id: str, tenant: str) -> str:

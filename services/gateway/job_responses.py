@@ -13,6 +13,7 @@ from schemas.training import StepMetrics
 from services.gateway.decide import GateStatus, JobStatus
 from services.gateway.model import AttemptPreparation, JobMemory, JobWarning, JsonObject
 from services.gateway.responses import Answer, BaseModelFacts, Progress, Resource, Time
+from services.gateway.training_time import EstimatedTime
 
 
 class Hyperparameters(Answer):
@@ -148,6 +149,9 @@ class JobExtensions(Answer):
     model_id: str | None
     is_deployed: bool
     estimated_memory: JobMemory | None
+    estimated_times: tuple[EstimatedTime, ...]
+    """What it would need in each pool that could take it and in which attempts have ended; once it is scheduled, in
+    the one that it got."""
     preparation: AttemptPreparation | None
     resume_certificate: ResumeCertificate | None
     cost_usd: str

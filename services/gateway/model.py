@@ -18,6 +18,7 @@ from schemas.lifecycle import JobState
 from schemas.memory import MemoryEstimate
 from schemas.specification import DatasetFormat, JobSpec, Recipe, StageSpec
 from schemas.training import BundleMetrics, Preparation
+from services.gateway.training_time import EstimatedTime
 
 JsonObject = dict[str, JsonValue]
 
@@ -227,6 +228,8 @@ class Job(Row):
     warnings: tuple[JobWarning, ...]
     error: JobFailure | None
     estimated_memory: JobMemory | None
+    estimated_times: tuple[EstimatedTime, ...] = ()
+    """What it would need in each pool that could take it; once it is scheduled, in the one that it got."""
     preparation: AttemptPreparation | None
     certificate: ResumeCertificate | None
     cost: Decimal

@@ -1,7 +1,7 @@
 """SQL of the read models: what requests ask of what events have said. They are written in `projections`."""
 
 from schemas.node import PoolCapacityChanged
-from schemas.specification import DatasetPolicy
+from schemas.specification import DatasetPolicy, DatasetSpec
 from services.gateway.model import (
     BaseModelDetail,
     Checkpoint,
@@ -24,6 +24,7 @@ from services.gateway.model import (
 )
 from services.gateway.obstacles import Policy
 from services.gateway.store import Source, columns, find, select
+from services.gateway.tables import digests_of
 from shared.postgres.database import Connection, Database
 from shared.postgres.rows import read
 
@@ -35,7 +36,7 @@ JOB_COLUMNS = f"""
     stage, stages, stage_plans, recipe_reasons,
     num_steps, greatest(last_step, last_recorded) AS last_step, valid_loss, trained_tokens, waiting_for, queue_entry,
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
-    error, estimated_memory, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
+    error, estimated_memory, estimated_times, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     round(price_per_hour * greatest(extract(epoch FROM now() - held_since), 0) / 3600, 6) AS running_cost,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'checks', checks,
@@ -99,6 +100,11 @@ JOBS_OF_DATASET = """
        AND tenant = $2 ORDER BY job_id"""
 TENANT_OF_DATASET = "SELECT tenant FROM dataset WHERE dataset_id = $1"
 POLICY_OF_DATASET = "SELECT policy FROM dataset WHERE dataset_id = $1 AND tenant = $2"
+SAME_DATASET = f"""
+    SELECT {columns(Dataset)} FROM dataset
+     WHERE tenant = $1 AND files = $2 AND policy = $3 AND detail ->> 'base_sha' = $4
+       AND state IN ('ready', 'rejected')
+     ORDER BY created_at DESC LIMIT 1"""
 LIST_DATASETS = f"""
     SELECT {columns(Dataset)} FROM dataset
      WHERE tenant = $1
@@ -213,6 +219,12 @@ async def recorded_steps(database: Database, job_id: str) -> RecordedSteps | Non
 
 async def find_dataset(source: Source, dataset_id: str, tenant: str) -> Dataset | None:
     return await find(Dataset, source, FIND_DATASET, dataset_id, tenant)
+
+
+async def find_same_dataset(source: Source, tenant: str, spec: DatasetSpec) -> Dataset | None:
+    """Return the newest dataset that was made of the same files, for the same base model and by the same policy."""
+    policy = spec.policy.model_dump(mode="json")
+    return await find(Dataset, source, SAME_DATASET, tenant, digests_of(spec), policy, spec.base_sha)
 
 
 async def list_datasets(database: Database, tenant: str, *, after: str | None, limit: int) -> list[Dataset]:

@@ -278,6 +278,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         model_id=row.model_id,
         is_deployed=row.is_deployed,
         estimated_memory=row.estimated_memory,
+        estimated_times=row.estimated_times,
         preparation=row.preparation,
         resume_certificate=row.certificate,
         cost_usd=str(row.cost),

@@ -1,16 +1,17 @@
 """What keeps a submitted job from its end: looked up at both doors, and shown in the job and its timeline."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.node import PoolCapacityChanged
 from schemas.placement import takes
 from schemas.specification import DatasetPolicy, JobSpec
-from services.gateway import memory, readmodels, store, tables
-from services.gateway.model import Job, JobMemory, JobWarning, SubmittedSpec
+from services.gateway import attempt_times, memory, readmodels, store, tables
+from services.gateway.model import Dataset, Job, JobMemory, JobWarning, SubmittedSpec
 from services.gateway.obstacles import Known, Obstacle, obstacles, suited_pools
 from services.gateway.projections import envelope_of
+from services.gateway.training_time import EstimatedTime
 from shared.messaging.unit import Unit
 from shared.postgres.database import Connection
 
@@ -32,15 +33,39 @@ async def obstacles_with(
     return obstacles(submit.spec, known)
 
 
-async def estimated_memory(
-    conn: Connection, spec: JobSpec, tenant: str, policy: DatasetPolicy | None
-) -> JobMemory | None:
-    """Estimate the job's memory; None where the base model's shape or the dataset's policy is not known."""
+@dataclass(frozen=True)
+class Estimates:
+    """What a job needs, as far as it is known before it trains."""
+
+    estimated_memory: JobMemory | None
+    """None where the base model's shape or the policy of the first dataset is not known."""
+    estimated_times: tuple[EstimatedTime, ...]
+
+    @property
+    def known(self) -> dict[str, object]:
+        """Columns of a job, without those of which nothing is known."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+async def estimates_of(
+    conn: Connection,
+    spec: JobSpec,
+    tenant: str,
+    *,
+    policy: DatasetPolicy | None,
+    datasets: Sequence[Dataset | None],
+) -> Estimates:
+    """policy: of the first stage's dataset. datasets: of each stage, or another one of the same files; None where
+    there is none yet."""
     base = await _base(conn, spec)
-    if base is None or (window := _window_tokens(base, policy)) is None:
-        return None
+    if base is None:
+        return Estimates(None, ())
     pools = suited_pools(spec.resources, await _pools(conn, tenant))
-    return memory.chosen_by(pools, spec, base, max_seq_length=window)
+    window = _window_tokens(base, policy)
+    chosen = None if window is None else memory.chosen_by(pools, spec, base, max_seq_length=window)
+    counts = [None if each is None else each.detail.counts for each in datasets]
+    times = await attempt_times.estimated(conn, spec, tenant, base=base, counts=counts, pools=pools)
+    return Estimates(chosen, times)
 
 
 def _window_tokens(base: memory.Base, policy: DatasetPolicy | None) -> int | None:
@@ -61,15 +86,17 @@ async def warn(unit: Unit, event: JobSubmitted) -> None:
     """Show what may keep the job from its end, by whichever door it came; operators' commands pass none of ours."""
     warnings = as_warnings(await obstacles_to(unit.conn, event))
     shown: dict[str, object] = {"warnings": warnings}
-    policy = await readmodels.find_policy_of_dataset(unit.conn, event.dataset_id, event.tenant)
-    if estimated := await estimated_memory(unit.conn, event.spec, event.tenant, policy):
-        shown["estimated_memory"] = estimated
+    job = await readmodels.find_job(unit.conn, event.job_id, event.tenant)
+    if job is None or not job.estimated_times:
+        dataset_ids = (event.dataset_id, *event.later_dataset_ids)
+        shown |= (await _estimates_on(unit, event.spec, event.tenant, dataset_ids)).known
     await tables.update_job(unit.conn, event.job_id, event.tenant, **shown)
     await tables.add_warnings(unit, event.job_id, event.tenant, envelope_of(unit).id, warnings)
 
 
 async def note_pool(unit: Unit, event: JobScheduled) -> None:
-    """Estimate the memory again: where the job trains, and its batch, are known by now."""
+    """Estimate again: where the job trains, its batch and its dataset are known by now. The time stays as it was for
+    a job of several stages, of which the event has one, and for later attempts, which continue."""
     job = await readmodels.find_job(unit.conn, event.job_id, event.tenant)
     if job is None or job.dataset_id is None:
         return
@@ -77,10 +104,17 @@ async def note_pool(unit: Unit, event: JobScheduled) -> None:
     dataset_id = stages[event.stage.number - 1].dataset_id if event.stage and stages else job.dataset_id
     resources = event.spec.resources.model_copy(update={"pool": event.pool})
     in_pool = event.spec.model_copy(update={"resources": resources})
-    policy = await readmodels.find_policy_of_dataset(unit.conn, dataset_id, event.tenant)
-    estimated = await estimated_memory(unit.conn, in_pool, event.tenant, policy)
-    if estimated is not None:
-        await tables.update_job(unit.conn, event.job_id, event.tenant, estimated_memory=estimated)
+    known = (await _estimates_on(unit, in_pool, event.tenant, (dataset_id,))).known
+    if event.stage is not None or event.attempt > 1:
+        known.pop("estimated_times", None)
+    if known:
+        await tables.update_job(unit.conn, event.job_id, event.tenant, **known)
+
+
+async def _estimates_on(unit: Unit, spec: JobSpec, tenant: str, dataset_ids: Sequence[str]) -> Estimates:
+    policy = await readmodels.find_policy_of_dataset(unit.conn, dataset_ids[0], tenant)
+    datasets = [await readmodels.find_dataset(unit.conn, each, tenant) for each in dataset_ids]
+    return await estimates_of(unit.conn, spec, tenant, policy=policy, datasets=datasets)
 
 
 def as_warnings(obstacles: Iterable[Obstacle]) -> tuple[JobWarning, ...]:

@@ -115,6 +115,14 @@ def span(low: float, high: float) -> str:
     raise AssertionError("seconds take every number")
 
 
+def money_span(low: Decimal, high: Decimal) -> str:
+    """An estimate as a range: `$0.12-0.31`; one sum where both ends read alike."""
+    first, last = money(low), money(high)
+    if first == last or last.startswith("under"):
+        return last
+    return f"{first}-{last.removeprefix('$')}" if first.startswith("$") else f"up to {last}"
+
+
 def moment(time: datetime) -> str:
     """The exact time with its zone."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -151,8 +159,8 @@ def short(digest: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
-        whole, loss, learning_rate, percent, points, tokens, speed, size, money, duration, moment, clock,
-        day_and_clock, ago, plural, short,
+        whole, loss, learning_rate, percent, points, tokens, speed, size, money, money_span, duration, span, moment,
+        clock, day_and_clock, ago, plural, short,
     )
 }  # fmt: skip
 """What templates may write numbers with."""

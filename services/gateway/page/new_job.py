@@ -15,7 +15,7 @@ from starlette.datastructures import FormData, UploadFile
 from schemas.placement import takes
 from schemas.resolution import num_steps, resolve_recipe
 from schemas.specification import JobSpec
-from services.gateway import job_readmodels, model, readmodels, store, usage
+from services.gateway import model, readmodels, store, usage
 from services.gateway.access import is_same_key
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
@@ -248,15 +248,16 @@ def why_not_submitted(quotas: Quotas, used: Mapping[str, float]) -> str:
 async def _known(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, Any]:
     """What the platform can say of the job before it is one."""
     if draft.prepared is None:
-        return {"pools": (), "dataset": None, "memory": None, "resolved": {}}
+        return {"pools": (), "dataset": None, "memory": None, "times": (), "resolved": {}}
     tenant, database = visitor.principal.tenant, context.service.database
     spec = draft.prepared.submit.spec
     pools = tuple(pool for pool in await readmodels.list_pools(database) if takes(pool, tenant))
-    dataset = await job_readmodels.find_same_dataset(database, tenant, draft.prepared.datasets[0].spec)
+    dataset = await readmodels.find_same_dataset(database, tenant, draft.prepared.datasets[0].spec)
     return {
         "pools": suited_pools(spec.resources, pools),
         "dataset": dataset,
-        "memory": draft.prepared.estimated_memory,
+        "memory": draft.prepared.estimates.estimated_memory,
+        "times": draft.prepared.estimates.estimated_times,
         "resolved": _resolved(spec, dataset),
     }
 

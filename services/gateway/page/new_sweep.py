@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import ValidationError
 
 from schemas.placement import takes
-from services.gateway import job_readmodels, model, readmodels, store, usage
+from services.gateway import model, readmodels, store, usage
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.model import JsonObject, StoredFile, SubmittedSpec
@@ -200,16 +200,17 @@ async def _files(visitor: Visitor, context: Gateway) -> list[StoredFile]:
 async def _known(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, Any]:
     """What the platform can say of the sweep before it is one."""
     if draft.prepared is None:
-        return {"pools": (), "dataset": None, "memory": None, "file": None}
+        return {"pools": (), "dataset": None, "memory": None, "times": (), "file": None}
     prepared, database = draft.prepared, context.service.database
     tenant, job = visitor.principal.tenant, prepared.spec.job
     pools = [each for each in await readmodels.list_pools(database) if takes(each, tenant)]
-    dataset: model.Dataset | None = await job_readmodels.find_same_dataset(
+    dataset: model.Dataset | None = await readmodels.find_same_dataset(
         database, tenant, prepared.job.datasets[0].spec
     )
     return {
         "pools": suited_pools(job.resources, tuple(pools)),
         "dataset": dataset,
-        "memory": prepared.job.estimated_memory,
+        "memory": prepared.job.estimates.estimated_memory,
+        "times": prepared.job.estimates.estimated_times,
         "file": await store.find_file(database, job.training_file.file_id, tenant),
     }

@@ -39,10 +39,11 @@ from services.gateway.deps import (
 from services.gateway.errors import ApiError, not_found
 from services.gateway.idempotency import Answer, answer_once
 from services.gateway.job_readmodels import JobFilter
-from services.gateway.model import Job, JobMemory, JsonObject, SubmittedStage
+from services.gateway.model import Job, JsonObject, SubmittedStage
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
+from services.gateway.submission import Estimates
 from shared.failpoints import failpoint
 from shared.messaging.unit import Unit
 
@@ -89,7 +90,7 @@ class Prepared:
     submit: SubmitJob
     datasets: list[SubmitDataset]
     obstacles: tuple[Obstacle, ...]
-    estimated_memory: JobMemory | None
+    estimates: Estimates
 
 
 async def prepare(unit: Unit, caller: Principal, body: CreateJob) -> Prepared:
@@ -103,8 +104,11 @@ async def prepare(unit: Unit, caller: Principal, body: CreateJob) -> Prepared:
     datasets = decide.dataset_commands(body, inputs, tenant=caller.tenant, dataset_ids=dataset_ids)
     policies = [dataset.spec.policy for dataset in datasets]
     obstacles = await submission.obstacles_with(unit.conn, command, policies)
-    estimated = await submission.estimated_memory(unit.conn, command.spec, caller.tenant, policies[0])
-    return Prepared(command, datasets, obstacles, estimated)
+    same = [await readmodels.find_same_dataset(unit.conn, caller.tenant, each.spec) for each in datasets]
+    estimates = await submission.estimates_of(
+        unit.conn, command.spec, caller.tenant, policy=policies[0], datasets=same
+    )
+    return Prepared(command, datasets, obstacles, estimates)
 
 
 async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJob) -> JsonObject:
@@ -117,7 +121,7 @@ async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJ
     await store.insert_placeholder(unit.conn, command, now=unit.now)
     warnings = submission.as_warnings(prepared.obstacles)
     stages = SubmittedStage.all_of(command)
-    shown = {"warnings": warnings, "estimated_memory": prepared.estimated_memory, "stages": stages}
+    shown: dict[str, object] = {"warnings": warnings, "stages": stages} | prepared.estimates.known
     await tables.update_job(unit.conn, job_id, caller.tenant, **shown)
     job = await readmodels.find_job(unit.conn, job_id, caller.tenant)
     base = await readmodels.find_base_detail(unit.conn, command.spec.base_model, command.spec.base_sha)

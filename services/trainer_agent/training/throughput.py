@@ -1,11 +1,10 @@
 """How well the devices are used."""
 
 import resource
-from collections.abc import Mapping
 
 import torch
 
-from schemas.specification import Weights
+from schemas.resolution import flops_per_token
 from services.trainer_agent.training.run import Run
 
 # Dense bf16 operations per second, from the makers' data sheets; names as CUDA gives them, without the maker's.
@@ -24,9 +23,6 @@ PEAK_FLOPS = {
     "A10": 125e12,
     "A10G": 70e12,
 }
-FLOPS_PER_TOKEN: Mapping[Weights, int] = {"adapter": 4, "full": 6}
-"""Operations per token, as a multiple of the weights: a frozen weight needs no gradient of its own, which is a third
-of the work."""
 
 
 def device_name(device: torch.device) -> str:
@@ -52,7 +48,7 @@ def model_flops_utilisation(run: Run, tokens_per_second: float) -> float | None:
     """Return the share of the devices' peak used, attention's own products left out; None without a known peak."""
     if run.peak_flops is None:
         return None
-    per_token = FLOPS_PER_TOKEN[run.order.recipe.kind] * run.num_matmul_parameters
+    per_token = flops_per_token(run.order.recipe, num_weights=run.num_matmul_parameters)
     return per_token * tokens_per_second / (run.peak_flops * run.world.size)
 
 

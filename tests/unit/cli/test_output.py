@@ -39,7 +39,16 @@ ESTIMATE = {
     "max_seq_length": 512,
     "pool": "gpu-spot",
 }
-SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE, "estimated_memory": ESTIMATE}}
+ESTIMATED_TIME = {
+    "pool": "gpu-spot",
+    "seconds": {"low": 50.0, "expected": 60.0, "high": 600.0},
+    "cost_usd": {"low": "0.0100", "expected": "0.0120", "high": "0.1200"},
+    "attempts": 12,
+    "alike": "base_model",
+    "error": 0.09,
+}
+ESTIMATES = {"estimated_memory": ESTIMATE, "estimated_times": [ESTIMATED_TIME]}
+SUBMITTED = JOB | {"retune": JOB["retune"] | {"base_model": BASE} | ESTIMATES}
 MODEL = {
     "id": "ft:tiny:acme:docs:1f2e3d4c",
     "retune": {"kind": "adapter", "stage": "staging", "model_id": "mv-1"},
@@ -381,10 +390,16 @@ def test_a_submission_shows_what_is_known_of_the_base_model(retune):
         "source directory",
         "context 512 tokens",
     ]
-    assert shown[-1] == (
-        "memory: about 1.5 GiB of each GPU of pool gpu-spot with its activations computed again, "
-        "4 window(s) of 512 tokens at a time"
-    )
+    assert shown[-2:] == [
+        (
+            "memory: about 1.5 GiB of each GPU of pool gpu-spot with its activations computed again, "
+            "4 window(s) of 512 tokens at a time"
+        ),
+        (
+            "time and cost in pool gpu-spot: about 60 s (50 s to 10 min), 0.0120 US dollars (0.0100 to 0.1200), "
+            "by 12 attempt(s) with the same base model; estimates there were off by 9% in the median"
+        ),
+    ]
     code, out, _ = retune.run("--json", "jobs", "submit", "file-1", "--model", "tiny")
     assert (code, json.loads(out)) == (0, SUBMITTED)
 
