@@ -1,9 +1,20 @@
-"""The connection that a run of the command line works on."""
+"""What commands have in common: the connection that a run of the command line works on, and an option."""
 
 from functools import cache
+from typing import Annotated
+
+import typer
 
 from cli.api import Api
 from ops.connection import Connection, find_connection
+
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Look at all that is looked at, and begin nothing. Files that are named by a path are uploaded.",
+    ),
+]
 
 
 @cache

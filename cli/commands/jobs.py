@@ -11,7 +11,7 @@ import typer
 from cli.commands.bar import Bar
 from cli.commands.base_models import described_estimate, described_model, described_time
 from cli.commands.compare import compared, num_equal, why_not_comparable
-from cli.commands.context import api
+from cli.commands.context import DryRun, api
 from cli.commands.numbers import written
 from cli.commands.sparkline import sparkline
 from cli.commands.watch import details, ending, in_short, is_over, line, mark, place, stage, state_of
@@ -55,6 +55,7 @@ def submit(
         ),
     ] = None,
     watch: Annotated[bool, typer.Option(help="Show progress until the job ends.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Submit a job."""
     extensions = _options(options) | ({"allow_ungated": True} if allow_ungated else {})
@@ -69,7 +70,7 @@ def submit(
     body = {"model": model, "training_file": _file_id(training_file), "suffix": suffix, "retune": extensions}
     if validation_file:
         body["validation_file"] = _file_id(validation_file)
-    job = api().post(JOBS, body)
+    job = api().post(f"{JOBS}?dry_run=true" if dry_run else JOBS, body)
     note(described_model(model, job["retune"]["base_model"]))
     if estimate := job["retune"]["estimated_memory"]:
         note(described_estimate(estimate))
@@ -77,7 +78,9 @@ def submit(
         note(described_time(each))
     for warning in job["retune"]["warnings"]:
         note(f"warning: {warning['message']}")
-    if watch:
+    if dry_run:
+        show(job, "nothing was submitted: it can be")
+    elif watch:
         note(job["id"])
         _watch(job["id"])
     else:

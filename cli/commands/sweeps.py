@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.commands.context import api
+from cli.commands.context import DryRun, api
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
 
@@ -25,13 +25,14 @@ FILES = (("job", "training_file"), ("job", "validation_file"), ("job", "retune",
 @app.command()
 def create(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.TOML", help="The sweep as TOML or JSON.")],
+    dry_run: DryRun = False,
 ) -> None:
     """Begin a sweep. Files of its job are paths, from where the sweep's file is, or ids of uploaded files."""
     body = _read(file)
     for path in FILES:
         _upload(body, path, file.parent)
-    sweep = api().post(SWEEPS, body)
-    show(sweep, sweep["id"])
+    sweep = api().post(f"{SWEEPS}?dry_run=true" if dry_run else SWEEPS, body)
+    show(sweep, "nothing has begun: it can" if dry_run else sweep["id"])
 
 
 @app.command("list")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -74,6 +74,14 @@ class Gateway:
         """What a tenant asks for, within its quotas; the ids of the commands. Raises QuotaExceeded."""
         return await send(unit, tenant, self.settings.quotas, *commands)
 
+    async def dry_run(self, work: Callable[[Unit], Awaitable[JsonObject]]) -> JsonObject:
+        """Return what the work would be answered with, and keep nothing of it. Raises what the work raises."""
+        try:
+            async with self.service.unit() as unit:
+                raise _Undone(await work(unit))  # noqa: TRY301 - it ends the transaction
+        except _Undone as undone:
+            return undone.answer
+
     async def outcome_of(self, command_id: str) -> JsonObject | None:
         """What became of a command: the payload of the first fact or refusal it caused; None if it takes longer.
 
@@ -91,6 +99,12 @@ class Gateway:
         """The reason where a command was refused by now."""
         outcome = await readmodels.find_outcome(self.service.database, command_id)
         return None if outcome is None else _refusal_in(outcome)
+
+
+class _Undone(Exception):
+    def __init__(self, answer: JsonObject) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 def _refusal_in(outcome: Outcome) -> ApiError | None:

@@ -17,7 +17,7 @@ FROZEN = {
         "register-safety-suite": "name path benign",
     },
     "jobs": {
-        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated max_cost watch",
+        "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated max_cost watch dry_run",
         "list": "",
         "show": "job_id",
         "watch": "job_id",
@@ -31,7 +31,7 @@ FROZEN = {
         "metrics": "job_id",
         "logs": "job_id attempt node follow",
     },
-    "sweeps": {"create": "file", "list": "limit", "show": "sweep_id", "cancel": "sweep_id"},
+    "sweeps": {"create": "file dry_run", "list": "limit", "show": "sweep_id", "cancel": "sweep_id"},
     "alerts": "job is_open limit",
     "costs": "by month all_tenants as_csv",
     "models": {

@@ -66,8 +66,12 @@ async def create(
     request: Request,
     body: CreateJob,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    dry_run: bool = False,
 ) -> JSONResponse:
-    """Two commands with one correlation id: the dataset and the job that waits for it."""
+    """Two commands with one correlation id: the dataset and the job that waits for it. With `dry_run` nothing is
+    submitted: the answer is the job as it would be, or what would refuse it."""
+    if dry_run:
+        return JSONResponse(await context.dry_run(lambda unit: _submit(unit, caller, context, body)))
     digest = hashlib.sha256(await request.body()).hexdigest()
     return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).response()
 

@@ -48,8 +48,12 @@ async def create(
     request: Request,
     body: CreateSweep,
     idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+    dry_run: bool = False,
 ) -> JSONResponse:
-    """One dataset for all trials, and the sweep, which begins them."""
+    """One dataset for all trials, and the sweep, which begins them. With `dry_run` nothing begins: the answer is the
+    sweep as it would be, or what would refuse it."""
+    if dry_run:
+        return JSONResponse(await context.dry_run(lambda unit: _submit(unit, caller, context, body)))
     digest = hashlib.sha256(await request.body()).hexdigest()
     return (await submit(caller, context, body, digest=digest, idempotency_key=idempotency_key)).response()
 

@@ -364,6 +364,14 @@ def test_markup_in_data_is_printed_as_it_is(retune):
     assert retune.run("jobs", "cancel", "ftjob-1")[1] == "ftjob-1: [red]odd[/red]\n"
 
 
+def test_a_dry_run_says_all_and_names_no_job(retune):
+    retune.answers["POST /fine_tuning/jobs"] = SUBMITTED
+    code, out, err = retune.run("jobs", "submit", "file-1", "--model", "tiny", "--dry-run", "--watch")
+    assert (code, out) == (0, "nothing was submitted: it can be\n")
+    assert retune.requests[-1].url.query == b"dry_run=true"
+    assert "time and cost in pool gpu-spot: about 60 s" in " ".join(err.split())
+
+
 def test_what_a_job_is_warned_of_is_printed_beside_its_id(retune):
     warning = {
         "code": "gate_cannot_pass",

@@ -48,6 +48,15 @@ def test_paths_beside_the_file_are_uploaded(retune, tmp_path):
     assert body["parameters"] == {"learning_rate": {"choices": [1e-4, 2e-4]}}
 
 
+def test_a_dry_run_begins_nothing(retune, tmp_path):
+    (tmp_path / "train.jsonl").write_text("{}\n")
+    (tmp_path / "sweep.toml").write_text(TOML)
+    retune.answers = {"POST /files": {"id": "file-1"}, "POST /sweeps": SWEEP}
+    code, out, _ = retune.run("sweeps", "create", str(tmp_path / "sweep.toml"), "--dry-run")
+    assert (code, out.strip()) == (0, "nothing has begun: it can")
+    assert retune.requests[-1].url.query == b"dry_run=true"
+
+
 def test_a_file_that_is_none_is_refused_with_its_name(retune, tmp_path):
     (tmp_path / "sweep.toml").write_text("= 3")
     for name in ("sweep.toml", "none.toml"):
