@@ -13,6 +13,9 @@ from shared.slow_clients import PacedConnection
 
 START_FAILED = 3
 """Exit code of a failed start, as in uvicorn."""
+IDLE_SECONDS = 120
+"""Time for which a connection without a request stays open: longer than clients keep theirs (httpx 5 s, Go 90 s). Who
+closes first must be the client, for a request that is sent at that moment would meet a closed connection."""
 STOP_SECONDS = 8
 """Time for answers that are under way; with the stop of a service's loops it must fit into supervisors' limits."""
 
@@ -43,6 +46,7 @@ def serve(app: Any, settings: ServiceSettings, *, on_stop: Callable[[], None] = 
         lifespan="on",
         http=PacedConnection,
         loop="uvloop",
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
         ssl_certfile=settings.tls.cert_file,
         ssl_keyfile=settings.tls.key_file,

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 import uvloop
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
@@ -48,16 +49,23 @@ def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
     assert dumpable == [0]
 
 
-def test_every_service_ends_connections_of_slow_clients(prctl, monkeypatch):
-    servers = []
-
-    def keep(server: Server) -> None:
-        servers.append(server)
-
-    monkeypatch.setattr(Server, "run", keep)
+@pytest.fixture
+def config(prctl, monkeypatch) -> uvicorn.Config:
+    """The configuration of a service's server."""
+    configs = []
+    monkeypatch.setattr(Server, "run", lambda server: configs.append(server.config))
     with pytest.raises(SystemExit):
         serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls()))
-    assert servers[0].config.http is PacedConnection
+    return configs[0]
+
+
+def test_every_service_ends_connections_of_slow_clients(config):
+    assert config.http is PacedConnection
+
+
+def test_every_service_keeps_idle_connections_longer_than_clients_do(config):
+    of_go = 90
+    assert config.timeout_keep_alive > max(httpx.Limits().keepalive_expiry, of_go)
 
 
 PROGRAM = """
