@@ -1,6 +1,6 @@
 """Times of jobs as estimated before they began, beside what they took: `python -m bench.estimates ROWS`.
 
-ROWS is a file of conversations, one in a line of JSON, gzipped or not, with 1,100 of them or more. On the local
+ROWS is a file of conversations, one in a line of JSON, gzipped or not, with 400 of them or more. On the local
 stack, jobs of two small base models train one after the other, each with a number of rows, a method and a number of
 epochs that are drawn with a seed. What was estimated for a job when it was submitted, before its file was
 validated, and when it was scheduled is compared with the seconds for which it held its device. Of the first jobs
@@ -41,7 +41,7 @@ SERVICES = (
 )
 """Without the gate: a job's devices are free again before it."""
 BASES = {"small": {"hidden_size": 64, "num_layers": 2}, "larger": {"hidden_size": 256, "num_layers": 4}}
-JOBS = 40
+JOBS = 36
 LEARNED_FROM = 20
 PATIENCE_SECONDS = 600.0
 SEED = 1
@@ -76,7 +76,7 @@ def drawn(seed: int) -> list[Asked]:
         Asked(
             base=draw.choice(sorted(BASES)),
             method=draw.choice(["lora", "sft"]),
-            num_rows=round(50 * 20 ** draw.random()),
+            num_rows=round(40 * 8 ** draw.random()),
             num_epochs=draw.choice([1, 2, 3]),
         )
         for _ in range(JOBS)

@@ -11,7 +11,7 @@ from tests import browser
 from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.cost_rows import accrued, add_costs
 from tests.integration.gateway.pages import Shown, add_many_jobs, add_steps, populate
-from tests.integration.gateway.world import opened
+from tests.integration.gateway.world import met
 
 FOLDER = Path("build/screenshots")
 NEWEST_FAILURE = "SELECT max(number) FROM recent_event WHERE tenant = 'demo' AND type = 'JobFailed'"
@@ -84,9 +84,9 @@ async def take(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     playwright = browser.require()
     stack = Stack(Path(tempfile.mkdtemp()) / "state", tenants=("demo", "other"))
-    await stack.up(())
+    await stack.up(("gateway",))
     try:
-        async with opened(stack) as world, browser.opened(playwright) as chromium:
+        async with met(stack) as world, browser.opened(playwright) as chromium:
             shown = await populate(world)
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
