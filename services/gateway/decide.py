@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, Protocol, TypeVar
 
 from schemas.base import FileRef, StartFrom
@@ -25,7 +25,7 @@ from schemas.specification import (
     Tier,
     holdout_formats,
 )
-from services.gateway.model import Step, StoredFile
+from services.gateway.model import Job, Step, StoredFile
 from services.gateway.obstacles import Obstacle
 from services.gateway.requests import (
     NOT_AVAILABLE,
@@ -141,6 +141,19 @@ def seconds_left(newest: Sequence[Step], *, num_left: int) -> float | None:
         return None
     end, begin = (datetime.fromisoformat(str(step.metrics["time"])) for step in (steps[0], steps[-1]))
     return max(0.0, (end - begin).total_seconds()) / (len(steps) - 1) * max(0, num_left)
+
+
+def expected_end(job: Job) -> datetime | None:
+    """Return when its training will end: by the pace of its newest steps, before the first one by when it will start
+    and how long it will take; None where that is not known. The gate comes after it."""
+    if job.newest_steps and job.num_steps:
+        left = seconds_left(job.newest_steps, num_left=job.num_steps - job.last_step)
+        newest = datetime.fromisoformat(str(job.newest_steps[0].metrics["time"]))
+        return None if left is None else newest + timedelta(seconds=left)
+    start = job.queue_entry and job.queue_entry.estimated_start
+    if start is None or job.attempt or not job.estimated_times:
+        return None
+    return start + timedelta(seconds=max(each.seconds.expected for each in job.estimated_times))
 
 
 @dataclass(frozen=True)

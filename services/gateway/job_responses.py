@@ -179,6 +179,7 @@ class Job(Resource):
     created_at: Time
     finished_at: Time | None
     estimated_finish: Time | None
+    """When its training will end, while it trains or has a place in the queue, as far as that can be estimated."""
     model: str | None
     """The name that the request gave: a base model, or what an earlier job trained."""
     fine_tuned_model: str | None

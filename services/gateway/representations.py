@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from schemas.specification import DpoSpec, Method
 from schemas.training import BundleMetrics
 from services.gateway import job_responses, memory, model, responses
-from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending, seconds_left
+from services.gateway.decide import STATUS_OF_STATE, VERDICTS, Ending, expected_end, seconds_left
 from services.gateway.trained import name_of
 
 T = TypeVar("T", bound=responses.Resource)
@@ -81,7 +81,7 @@ def job(row: model.Job) -> job_responses.Job:
         object="fine_tuning.job",
         created_at=unix(row.created_at),
         finished_at=row.finished_at and unix(row.finished_at),
-        estimated_finish=None,
+        estimated_finish=(end := expected_end(row)) and unix(end),
         model=spec.start_from.name if spec.start_from else spec.base_model,
         fine_tuned_model=row.fine_tuned_model if row.state == "succeeded" else None,
         organization_id=row.tenant,

@@ -214,6 +214,37 @@ def test_the_time_left_is_what_the_newest_steps_of_the_attempt_took(steps, secon
     assert progress["seconds_left"] == seconds
 
 
+def test_training_ends_as_long_after_its_newest_step_as_is_left():
+    steps = [a_step_row(10), a_step_row(9), a_step_row(8)]
+    job = the_job(num_steps=40, last_step=10, newest_steps=steps)
+    assert job["estimated_finish"] == int(NOON.timestamp()) + 4 * 40
+    assert the_job(num_steps=40, last_step=10, newest_steps=steps[:1])["estimated_finish"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 90),
+        ({"estimated_times": []}, None),
+        ({"attempt": 1}, None),
+        ({"queue_entry": None}, None),
+    ],
+    ids=["known", "nothing has ended", "it goes on where it was", "without a place"],
+)
+def test_a_job_in_the_queue_ends_when_it_starts_and_takes_its_time(changes, seconds):
+    start = {"position": 1, "reason": "no_nodes", "waiting_for": "nodes", "as_of": NOON}
+    of_pool = {"low": "0", "expected": "1", "high": "2"}
+    estimated = {"pool": "gpu", "cost_usd": of_pool, "attempts": 1, "alike": "recipe", "error": None}
+    row = {
+        "state": "queued",
+        "attempt": 0,
+        "queue_entry": start | {"estimated_start": NOON + timedelta(seconds=60)},
+        "estimated_times": [estimated | {"seconds": {"low": 10, "expected": 30, "high": 60}}],
+    }
+    expected = None if seconds is None else int(NOON.timestamp()) + seconds
+    assert the_job(**row | changes)["estimated_finish"] == expected
+
+
 def test_the_newest_step_is_shown_with_all_its_numbers():
     steps = [a_step_row(10, loss=0.5, reward_accuracy=0.75, device_utilization=0.9), a_step_row(9)]
     newest = the_job(num_steps=40, last_step=10, newest_steps=steps)["retune"]["newest_step"]
