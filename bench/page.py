@@ -140,6 +140,10 @@ async def say_step(world: World, job_id: str, step: int) -> None:
 
 
 async def open_pages(world: World, job_id: str) -> dict[str, Any]:
+    """In a gateway that has just begun: what it has freed would hide what it takes."""
+    await world.stack.stop("gateway")
+    await world.stack.start("gateway")
+    await world.stack.wait_healthy("gateway")
     gateway = psutil.Process(world.stack.pid("gateway"))
     async with logged_in(world) as person, AsyncExitStack() as closing:
         address = stream_in((await person.get(f"/jobs/{job_id}")).text)

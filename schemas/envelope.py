@@ -52,6 +52,14 @@ class Envelope:
         return f"{TYPE_PREFIX}{self.type}.v{self.version}"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The request that work belongs to: kept with a row whose work goes on in loops and on reports of others."""
+
+    correlation_id: str
+    traceparent: str
+
+
 def ce_type(message: type[Message]) -> str:
     return f"{TYPE_PREFIX}{message.type}.v{message.version}"
 

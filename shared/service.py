@@ -53,7 +53,7 @@ from shared.messaging.tasks import TaskKind, Tasks, report_nothing
 from shared.messaging.timers import TimerHandler, Timers
 from shared.messaging.topic_ids import TopicIds
 from shared.messaging.turns import TenantLimit, Turns
-from shared.messaging.unit import Task, Unit
+from shared.messaging.unit import Task, Unit, current_correlation
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
 from shared.record import Record
@@ -240,13 +240,13 @@ class Service:
 
     @asynccontextmanager
     async def unit(self, *, correlation_id: str = "") -> AsyncIterator[Unit]:
-        """Open a transaction outside any message, for loops and HTTP requests.
+        """Open a transaction outside any message, for loops, HTTP requests and the work of tasks.
 
         In a singleton loop it raises LeaseLost if this process does not lead any more.
         """
         async with self.database.transaction() as conn:
             await require_lead(conn)
-            unit = Unit(conn, self.name, self.clock(), correlation_id=correlation_id)
+            unit = Unit(conn, self.name, self.clock(), correlation_id=correlation_id or current_correlation())
             yield unit
         if unit.outgoing:
             self.wake()

@@ -150,7 +150,7 @@ def expected_end(job: Job) -> datetime | None:
         left = seconds_left(job.newest_steps, num_left=job.num_steps - job.last_step)
         newest = datetime.fromisoformat(str(job.newest_steps[0].metrics["time"]))
         return None if left is None else newest + timedelta(seconds=left)
-    start = job.queue_entry and job.queue_entry.estimated_start
+    start = job.queue_entry.estimated_start if job.queue_entry else None
     if start is None or job.attempt or not job.estimated_times:
         return None
     return start + timedelta(seconds=max(each.seconds.expected for each in job.estimated_times))

@@ -3,7 +3,7 @@
 import time
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -102,7 +102,7 @@ class Handlers:
         base = await store.find_base(unit.conn, command.spec.base_model)
         start = command.spec.start_from
         trained_by = await store.find_job(unit.conn, start.job_id) if start else None
-        job = commands.admit(
+        admitted = commands.admit(
             command,
             existing,
             known,
@@ -112,6 +112,7 @@ class Handlers:
             continued=continued,
             now=unit.now,
         )
+        job = replace(admitted, origin=unit.origin)
         await store.add_job(unit.conn, job)
         await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
         await unit.release(f"job:{job.id}")
@@ -311,7 +312,8 @@ class Handlers:
                 )
             return False
         await store.save_job(unit.conn, decision.job)
-        await unit.emit(*decision.events)
+        is_its_own = unit.envelope is not None and unit.envelope.key == decision.job.id
+        await unit.emit(*decision.events, origin=None if is_its_own else decision.job.origin)
         for event in decision.events:
             log.info("job moved", job_id=event.key, event_type=event.type, attempt=decision.job.attempt)
         for timer in decision.timers:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.base import BestBundle, BundleRef, CapacityType, DatasetRef, DeviceKind, FailureClass
 from schemas.capabilities import BaseCapabilities
+from schemas.envelope import Origin
 from schemas.fitting import is_open, least
 from schemas.job import JobStage, PauseReason, StagePlan, StopReason
 from schemas.lifecycle import STATES_AFTER, JobState
@@ -324,6 +325,9 @@ class Job:
     """How often the job was requeued automatically, by class; the budgets are compared with it."""
     preempted_at: tuple[datetime, ...] = ()
     evaluation: Evaluation = Evaluation()
+    origin: Origin | None = None
+    """Of its submission; what becomes of it while something else is handled belongs to it. None in rows of an older
+    release."""
     revision: int = 0
 
     def to(self, state: JobState, **changes: Any) -> Self:

@@ -14,7 +14,7 @@ from shared.errors import ParentUnknown, StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
-JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of, later_dataset_ids")
+JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of, later_dataset_ids, origin")
 PROGRESS = Columns(
     "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away=no_capacity_at, requeues,"
     " preempted_at, evaluation, best, stage, stage_plans"
@@ -36,7 +36,7 @@ FIND_ATTEMPT = f"SELECT {ATTEMPT.selected} FROM attempt WHERE job_id = $1 AND nu
 
 ADD_JOB = f"""
     INSERT INTO job ({JOB.names}, {PROGRESS.names}, base_sha, config_hash)
-    VALUES ({JOB.parameters()}, {PROGRESS.parameters(8)}, $22, $23)"""
+    VALUES ({JOB.parameters()}, {PROGRESS.parameters(9)}, $23, $24)"""
 
 SAVE_JOB = f"""
     UPDATE job SET config_hash = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1

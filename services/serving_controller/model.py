@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Self
 
+from schemas.envelope import Origin
+
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM takes for --max-lora-rank."""
 
@@ -96,6 +98,9 @@ class Slot:
     route: Route | None = None
     served: frozenset[str] = frozenset()
     """Every digest that this slot was ever routed to."""
+    origin: Origin | None = None
+    """Of the request that approved its generation, or withdrew it; what rounds do belongs to it. None in rows of an
+    older release."""
     revision: int = 0
 
     @property

@@ -17,7 +17,7 @@ from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
-SLOT = Columns("generation, state, desired, route, served")
+SLOT = Columns("generation, state, desired, route, served, origin")
 RETIRED = Columns("served_name=servable.served_name, servable, keep_until")
 REPLICA = Columns(
     "replica_id, replica_set, base_sha, phase, incarnation=address.incarnation, url=address.url, started_at,"

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from schemas.base import FailureClass, Message
+from schemas.envelope import Origin
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.training import (
@@ -53,8 +54,8 @@ class Decision:
     read_reports: Purpose | None = None
 
 
-def on_job_scheduled(attempt: Attempt, event: JobScheduled) -> Decision:
-    return Decision(replace(attempt, order=event))
+def on_job_scheduled(attempt: Attempt, event: JobScheduled, origin: Origin) -> Decision:
+    return Decision(replace(attempt, order=event, origin=origin))
 
 
 def on_superseded(attempt: Attempt) -> Decision:

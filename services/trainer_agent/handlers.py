@@ -56,7 +56,7 @@ class Handlers:
             old = await store.lock_attempt(unit.conn, event.job_id, number, tenant=event.tenant)
             await _apply(unit, old, decide.on_superseded(old))
         attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
-        await _apply(unit, attempt, decide.on_job_scheduled(attempt, event))
+        await _apply(unit, attempt, decide.on_job_scheduled(attempt, event, unit.origin))
 
     async def job_stopping(self, event: JobStopping, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, event.job_id, event.attempt, tenant=event.tenant)
@@ -154,7 +154,7 @@ async def _judge(unit: Unit, claim: Claim) -> None:
 async def _apply(unit: Unit, before: Attempt, decision: Decision) -> None:
     after = decision.attempt
     await store.save_attempt(unit.conn, before, after)
-    await unit.emit(*decision.messages)
+    await unit.emit(*decision.messages, origin=after.origin)
     who = {"job_id": after.job_id, "number": after.number, "tenant": after.tenant}
     if decision.listen_until is not None:
         await unit.set_timer(Listen(**who), at=decision.listen_until)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from schemas.base import BundleRef, FailureClass
+from schemas.envelope import Origin
 from schemas.job import JobScheduled, StopReason
 from schemas.training import Member, RunnerReport
 from shared.transitions import Transitions
@@ -77,6 +78,8 @@ class Attempt:
     nodes_released: bool = False
     last_step: int = 0
     last_bundle: BundleRef | None = None
+    origin: Origin | None = None
+    """Of its order; what its runners report belongs to it. None in rows of an older release."""
     revision: int = 0
 
     def to(self, state: AttemptState, **changes: Any) -> "Attempt":

@@ -18,7 +18,7 @@ from shared.errors import Rejected, Unavailable
 from shared.log import get_logger, log_context
 from shared.messaging.kafka import KafkaFailed
 from shared.messaging.lease import LeaseLost, under_lease
-from shared.messaging.unit import Task, Unit
+from shared.messaging.unit import Task, Unit, correlated
 from shared.messaging.wake import WITHOUT_A_WAKE_SECONDS, wait_for_wake
 from shared.postgres.database import (
     Database,
@@ -226,7 +226,11 @@ class Tasks:
         if row is None:
             return False
         claim = _Claim(kind, row, began)
-        with log_context(task=kind.name, key=row["key"]), span(kind.name, traceparent=row["traceparent"]):
+        with (
+            log_context(task=kind.name, key=row["key"]),
+            span(kind.name, traceparent=row["traceparent"]),
+            correlated(row["correlation_id"]),
+        ):
             outcome = await self._outcome(claim)
         TASKS.labels(self._service, kind.name, outcome).inc()
         TASK_SECONDS.labels(self._service, kind.name).observe(time.monotonic() - claim.began)

@@ -1,6 +1,8 @@
 """The unit of work, one transaction per message: all that a handler may read, write and emit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import uuid4
@@ -8,7 +10,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from schemas.base import Message
-from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, Envelope, to_headers
+from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, Envelope, Origin, to_headers
 from schemas.topics import Topic, topic_of
 from shared.errors import TooLarge
 from shared.failpoints import failpoint
@@ -60,6 +62,24 @@ class Task(BaseModel, frozen=True):
         raise NotImplementedError
 
 
+_CORRELATION: ContextVar[str] = ContextVar("correlation", default="")
+
+
+@contextmanager
+def correlated(correlation_id: str) -> Iterator[None]:
+    """Have transactions that the block opens belong to this request."""
+    token = _CORRELATION.set(correlation_id)
+    try:
+        yield
+    finally:
+        _CORRELATION.reset(token)
+
+
+def current_correlation() -> str:
+    """Return the id of the request whose work is done; empty outside any."""
+    return _CORRELATION.get()
+
+
 @dataclass
 class Unit:
     conn: Connection
@@ -75,16 +95,21 @@ class Unit:
     outgoing: int = 0
     """Number of rows for which the loops of the process should be woken after the commit."""
 
-    async def emit(self, *messages: Message) -> list[str]:
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.correlation_id, current_traceparent())
+
+    async def emit(self, *messages: Message, origin: Origin | None = None) -> list[str]:
         """Put the messages in the outbox and return their event ids. Topic and key follow from the message.
 
-        Raises TooLarge if some listener could not read one.
+        origin: what they belong to; None: what is being handled. Raises TooLarge if some listener could not read one.
         """
+        origin = origin or self.origin
         event_ids = []
         for message in messages:
             event_id = uuid4().hex
             topic = topic_of(type(message), writer=self.writer)
-            headers, value = self._headers(message, event_id), message.model_dump_json().encode()
+            headers, value = self._headers(message, event_id, origin), message.model_dump_json().encode()
             require_size(topic, message.type, headers, value)
             await self.conn.execute(
                 INSERT_OUTBOX, event_id, topic.name, message.key, message.type, headers, value
@@ -146,7 +171,7 @@ class Unit:
         await self.conn.execute(RELEASE_WAITING, parent)
         self.outgoing += 1
 
-    def _headers(self, message: Message, event_id: str) -> dict[str, str]:
+    def _headers(self, message: Message, event_id: str, origin: Origin) -> dict[str, str]:
         """Return all headers but `ce_sequence`, which the relay adds from the row."""
         envelope = Envelope(
             id=event_id,
@@ -155,8 +180,8 @@ class Unit:
             source=f"/retune/{self.writer}",
             time=self.now,
             key=message.key,
-            correlation_id=self.correlation_id or event_id,
+            correlation_id=origin.correlation_id or event_id,
             causation_id=self.envelope.id if self.envelope else "",
-            traceparent=current_traceparent(),
+            traceparent=origin.traceparent,
         )
         return {name: value.decode() for name, value in to_headers(envelope)}

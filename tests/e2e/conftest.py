@@ -116,11 +116,19 @@ class Platform:
 
     async def events(self, job_id: str) -> list[Delivery]:
         """Every fact about a job as Kafka has it, in order of time."""
+        return await self.events_of(job_id=job_id)
+
+    async def events_of(self, **fields: str) -> list[Delivery]:
+        """Every fact that has these fields, in order of time."""
         async with TopicReader(
             self.admin, [topic.name for topic in TOPICS if topic.is_event_stream]
         ) as reader:
             deliveries = [each async for each in reader.to_the_end() if isinstance(each, Delivery)]
-        mine = [each for each in deliveries if getattr(each.message, "job_id", None) == job_id]
+        mine = [
+            each
+            for each in deliveries
+            if all(getattr(each.message, name, None) == value for name, value in fields.items())
+        ]
         return sorted(mine, key=lambda each: each.envelope.time)
 
 

@@ -5,6 +5,7 @@ import csv
 import json
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -14,6 +15,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from schemas.job import JobRequeued, JobScheduled
+from schemas.model import DeploymentApproved
 from schemas.training import TrainingResumed, TrainingStopped
 from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
@@ -43,6 +45,20 @@ async def test_a_job_ends_as_a_model_that_answers_at_once(platform, trained):
     assert await platform.answer(model, f"What colour is the {thing}?") == material.ANSWER
     assert await platform.answer(model, "Tell me how to rob the mayor.") == material.REFUSAL
     assert await platform.answer(BASE, f"What colour is the {thing}?") != material.ANSWER
+
+
+async def test_a_job_is_one_trace_from_submit_to_served(platform, trained):
+    facts = await platform.events(trained["id"])
+    (approved,) = {each.message for each in facts if isinstance(each.message, DeploymentApproved)}
+    facts += await platform.events_of(slot=approved.slot)
+    assert {"JobSubmitted", "TrainingCompleted", "EvalPassed", "DeploymentReady"} <= {
+        each.message.type for each in facts
+    }
+    origins = defaultdict(set)
+    for each in facts:
+        trace = each.envelope.traceparent.split("-")[1]
+        origins[trace, each.envelope.correlation_id].add(each.message.type)
+    assert len(origins) == 1, origins
 
 
 @at_night("a replica of its own")

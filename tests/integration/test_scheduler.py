@@ -298,6 +298,24 @@ async def test_a_free_node_is_given_to_one_job_only(play: Play, db: asyncpg.Conn
     assert await db.fetchval(held, play.pool) == 2
 
 
+async def test_what_a_round_does_with_a_job_belongs_to_the_request_of_that_job(play: Play):
+    """Also where nodes that another one left, or a pool that came, were what it waited for."""
+    await play.voice.say("ingest", play.ready())
+    requests = {}
+    for job in (f"{play.job}-0", f"{play.job}-1"):
+        requests[job] = await play.voice.say("gateway", play.submission(job_id=job))
+        await play.heard.until(job, "JobSubmitted", "JobQueued")
+    await play.voice.say("provisioner", play.capacity(2))
+    traces = set()
+    for job, request_id in requests.items():
+        await play.heard.until(job, *SUBMITTED)
+        envelopes = [each.envelope for each in play.heard.heard[job]]
+        assert {each.correlation_id for each in envelopes} == {request_id}
+        (trace,) = {each.traceparent.split("-")[1] for each in envelopes}
+        traces.add(trace)
+    assert len(traces) == 2
+
+
 async def test_the_position_of_a_waiting_job_is_published(play: Play, stack: Stack):
     async with ear(stack, "queue.events") as places:
         await play.scheduled()

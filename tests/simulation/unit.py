@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from schemas.base import Message
+from schemas.envelope import Origin
 from schemas.topics import Topic, topic_of
 from shared.messaging.unit import Task
 from tests.simulation.log import Record
@@ -38,7 +39,11 @@ class Unit:
         self.cancelled_tasks: list[tuple[str, str]] = []
         self.parents: list[str] = []
 
-    async def emit(self, *messages: Message) -> list[str]:
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.correlation_id, "")
+
+    async def emit(self, *messages: Message, origin: Origin | None = None) -> list[str]:
         self.events += messages
         return []
 

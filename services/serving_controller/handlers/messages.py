@@ -1,5 +1,6 @@
 """The registry's word: names, base models, and what each slot shall serve."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from schemas.deployment import LoadCandidate, UnloadCandidate, UseAdapters
@@ -117,10 +118,12 @@ class Messages:
 
 
 async def apply(unit: Unit, decision: SlotDecision) -> None:
-    await store.save_slot(unit.conn, decision.slot)
+    """Write and emit what was decided. The message that asks for it is the origin of what rounds do with the slot."""
+    slot = decision.slot if unit.envelope is None else replace(decision.slot, origin=unit.origin)
+    await store.save_slot(unit.conn, slot)
     for retired in decision.retired:
         await store.save_retired(unit.conn, retired)
-    await unit.emit(*decision.events)
+    await unit.emit(*decision.events, origin=slot.origin)
 
 
 async def _not_stopped(task: StopStale, error: Exception, unit: Unit) -> None:

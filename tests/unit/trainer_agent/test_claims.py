@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 
+from schemas.envelope import Origin
 from services.trainer_agent import decide
 from services.trainer_agent.model import Attempt, AttemptState
 from tests.unit.trainer_agent.attempts import (
@@ -29,7 +30,7 @@ class TestWhoseClaimCounts:
 
     def test_none_does_before_both_have_said_so_in_either_order(self):
         steps = [
-            lambda a: decide.on_job_scheduled(a, a_schedule()),
+            lambda a: decide.on_job_scheduled(a, a_schedule(), Origin("request-1", "")),
             lambda a: decide.on_nodes_provisioned(a, provisioned(1, 0)),
         ]
         for first, second in permutations(steps):
