@@ -215,7 +215,8 @@ def time_of(
     estimated_seconds: of the whole job; it is kept only where the attempt made all of its steps.
     """
     held = device_seconds / num_devices
-    if recorded.steps < 2 or not recorded.elapsed or not recorded.tokens:
+    flops = float(recorded.tokens * flops_per_token(recipe, num_weights=num_parameters))
+    if recorded.steps < 2 or not recorded.elapsed or not flops:
         return None
     training = min(held, recorded.elapsed * recorded.steps / (recorded.steps - 1))
     return AttemptTime(
@@ -223,7 +224,7 @@ def time_of(
         base_sha=base_sha,
         method=recipe.method.value,
         num_devices=num_devices,
-        flops=float(recorded.tokens * flops_per_token(recipe, num_weights=num_parameters)),
+        flops=flops,
         training_seconds=training,
         other_seconds=held - training,
         estimated_seconds=estimated_seconds,

@@ -106,7 +106,7 @@ async def by_the_kernel(conn: Connection, message: CostAccrued) -> None:
 async def id_before_number(conn: Connection, message: CostAccrued) -> None:
     unit = Unit(conn, "tracker", utc_now())
     outbox_id, event_id = await conn.fetchval(ID_FIRST), uuid4().hex
-    headers = unit._headers(message, event_id)
+    headers = unit._headers(message, event_id, unit.origin)
     value = message.model_dump_json().encode()
     await conn.execute(THEN_NUMBER, outbox_id, event_id, "cost.events", message.key, headers, value)
 
