@@ -180,6 +180,10 @@ async def test_the_page_shows_it_before_the_button(world: World, platform: Platf
         words = words_of(await person.post("/jobs/new/check", data=form))
         assert f"22-29 s in pool {platform.pool}, under $0.01" in words
         assert "by 1 attempt with the same base model, method and number of devices" in words
+        of_sweep = {"base": platform.base_name, "training_file": file_id, "validation_file": file_id}
+        words = words_of(await person.get("/sweeps/new", params=of_sweep))
+        assert f"a trial 22-29 s in pool {platform.pool}, under $0.01" in words
+        assert "; 20 trials at most $0.16" in words
         waiting = await platform.submit(file_id)
         assert f"it will need 22-29 s in pool {platform.pool}" in words_of(
             await person.get(f"/jobs/{waiting['id']}")
