@@ -8,8 +8,8 @@ from schemas.node import PoolCapacityChanged
 from schemas.specification import JobSpec, Resources
 from services.gateway import readmodels, store
 from services.gateway.memory import Base
+from services.gateway.model import JobCourse
 from services.gateway.store import Source
-from services.gateway.tables import find_course
 from services.gateway.training_time import (
     TOKENS_PER_BYTE,
     AskedStage,
@@ -29,7 +29,7 @@ READ = 100
 TIMES = Columns(", ".join(AttemptTime.model_fields))
 RECORDED = """
     SELECT count(*) AS steps, coalesce(sum((metrics ->> 'num_tokens')::bigint), 0)::bigint AS tokens,
-           min(step) AS first_step,
+           min(step) AS first_step, max(step) AS last_step,
            extract(epoch FROM max((metrics ->> 'time')::timestamptz) - min((metrics ->> 'time')::timestamptz))::float8
                AS elapsed
       FROM step WHERE job_id = $1 AND attempt = $2"""
@@ -62,8 +62,8 @@ async def note(unit: Unit, event: CostAccrued) -> None:
     base = await readmodels.find_base_detail(unit.conn, spec.base_model or "", spec.base_sha or "")
     if base is None or recorded.first_step is None:
         return
-    course = await find_course(unit.conn, event.job_id)
-    is_whole = event.attempt == job.attempt == 1 and not job.stages and job.last_step == job.num_steps
+    course = JobCourse(num_steps=job.num_steps, spec=spec, stage_plans=job.stage_plans)
+    is_whole = recorded.first_step == 1 and not job.stages and recorded.last_step == job.num_steps
     estimated = next((each for each in job.estimated_times if each.pool == event.pool), None)
     time = time_of(
         recorded,
@@ -85,7 +85,7 @@ async def estimated(
     spec: JobSpec,
     tenant: str,
     *,
-    base: Base | None,
+    base: Base,
     counts: Sequence[DatasetCounts | None],
     pools: Sequence[PoolCapacityChanged],
 ) -> tuple[EstimatedTime, ...]:
@@ -93,7 +93,8 @@ async def estimated(
 
     counts: of each stage's dataset; None where it is not validated: then its file's size says how many tokens it has.
     """
-    if base is None:
+    ended_in = {pool: await _ended(source, pool.pool, spec.base_sha) for pool in pools}
+    if not any(ended_in.values()):
         return ()
     stages = [
         AskedStage(
@@ -104,7 +105,7 @@ async def estimated(
         )
         for stage, known in zip(spec.by_stage, counts, strict=True)
     ]
-    estimates = [estimate(stages, pool, await _ended(source, pool.pool, spec.base_sha)) for pool in pools]
+    estimates = [estimate(stages, pool, ended) for pool, ended in ended_in.items()]
     return tuple(each for each in estimates if each is not None)
 
 

@@ -104,11 +104,14 @@ async def note_pool(unit: Unit, event: JobScheduled) -> None:
     dataset_id = stages[event.stage.number - 1].dataset_id if event.stage and stages else job.dataset_id
     resources = event.spec.resources.model_copy(update={"pool": event.pool})
     in_pool = event.spec.model_copy(update={"resources": resources})
-    known = (await _estimates_on(unit, in_pool, event.tenant, (dataset_id,))).known
-    if event.stage is not None or event.attempt > 1:
-        known.pop("estimated_times", None)
-    if known:
-        await tables.update_job(unit.conn, event.job_id, event.tenant, **known)
+    estimates = await _estimates_on(unit, in_pool, event.tenant, (dataset_id,))
+    shown = estimates.known
+    if event.stage is None and event.attempt == 1:
+        shown["estimated_times"] = estimates.estimated_times
+    else:
+        shown.pop("estimated_times", None)
+    if shown:
+        await tables.update_job(unit.conn, event.job_id, event.tenant, **shown)
 
 
 async def _estimates_on(unit: Unit, spec: JobSpec, tenant: str, dataset_ids: Sequence[str]) -> Estimates:

@@ -15,7 +15,7 @@ from schemas.specification import Recipe
 NEWEST = 20
 """Most attempts that an estimate is made of."""
 FEWEST_ESTIMATES = 5
-"""With fewer that were made before, nothing is said of their error."""
+"""Fewest estimates of jobs that have ended from which their error is counted."""
 SMALLEST_SUM = Decimal("0.0001")
 """US dollars."""
 
@@ -50,8 +50,8 @@ class EstimatedTime(Value):
     alike: Likeness
     """What these have in common with the job: base model, method and number of devices; the base model; the pool."""
     error: float | None
-    """Median error of the newest estimates for this pool, as a share of the true time; None where fewer than five
-    of those jobs have ended."""
+    """Median error of the newest estimates in this pool, those for the base model where there are any, as a share of
+    the true time; None where fewer than five of those jobs have ended."""
 
 
 class AttemptTime(Value):
@@ -88,6 +88,7 @@ class RecordedAttempt(Value):
     steps: Count
     """Steps that are recorded, which may be fewer than it made."""
     first_step: int | None
+    last_step: int | None
     elapsed: Seconds | None
     """Seconds from the end of its first step to the end of its last one."""
     tokens: Count

@@ -1,4 +1,4 @@
-"""How long a job will take and what it will cost, by those that have ended: told before it begins."""
+"""How long a job will take and what it will cost, by those that have ended: estimated before it begins."""
 
 from datetime import timedelta
 from typing import Any
@@ -65,7 +65,7 @@ class Platform:
         await self.world.voices.say("ingest", fact)
         await until(lambda: self.world.is_consumed("dataset.events", job["dataset_id"], 1), "the dataset")
 
-    async def schedule(self, job: Any) -> None:
+    async def schedule(self, job: Any, *, pool: str = "") -> None:
         submit: SubmitJob = (await self.world.heard(job["id"], "SubmitJob")).message
         of_job = {"job_id": job["id"], "tenant": "demo"}
         dataset = DatasetRef(version=a_sha(job["dataset_id"]), manifest_sha256=a_sha("manifest"))
@@ -80,7 +80,7 @@ class Platform:
             dataset=dataset,
             config_hash=a_sha("config"),
             resume=None,
-            pool=self.pool,
+            pool=pool or self.pool,
             capacity_type="spot",
             nodes=1,
             devices_per_node=1,
@@ -93,8 +93,8 @@ class Platform:
         await self.world.voices.say("scheduler", submitted, queued, scheduled)
         await until(lambda: self.world.is_consumed("job.events", job["id"], 3), "the job")
 
-    async def train(self, job: Any, **ending: Any) -> None:
-        """In five steps of two seconds, and fifteen seconds beside them."""
+    async def train(self, job: Any, *, first_step: int = 1, **ending: Any) -> None:
+        """In five steps of two seconds, or the last of them, and fifteen seconds beside them."""
         of_job = {"job_id": job["id"], "tenant": "demo", "attempt": 1}
         steps = [
             a_step(number).model_copy(
@@ -103,11 +103,11 @@ class Platform:
                     "num_tokens": 3 * TOKENS // STEPS,
                 }
             )
-            for number in range(1, STEPS + 1)
+            for number in range(first_step, STEPS + 1)
         ]
         await self.world.voices.say("runner", StepsRecorded(**of_job, steps=steps))
         recorded = "SELECT count(*) = $2 FROM step WHERE job_id = $1"
-        await until(lambda: self.world.db.fetchval(recorded, job["id"], STEPS), "the steps")
+        await until(lambda: self.world.db.fetchval(recorded, job["id"], len(steps)), "the steps")
         cost = {"node_seconds": ALL_SECONDS, "device_seconds": ALL_SECONDS, "cost": "0.007", "total": "0.007"}
         accrued = CostAccrued(
             **of_job, **cost, pool=self.pool, capacity_type="spot", until=utc_now(), **ending
@@ -151,6 +151,35 @@ async def test_of_a_file_that_is_not_validated_is_estimated_by_its_size(world: W
     other = await platform.submit((await world.upload(content=rows))["id"])
     (estimated,) = other["estimated_times"]
     assert estimated["seconds"]["expected"] == pytest.approx(OTHER_SECONDS + 3 * STEPS * STEP_SECONDS)
+
+
+async def test_what_was_estimated_for_a_whole_job_is_not_compared_with_a_part(
+    world: World, platform: Platform
+):
+    """A job that continues where another one left off is estimated as a whole."""
+    file_id = (await world.upload())["id"]
+    for first_step in (1, 3):
+        job = await platform.submit(file_id)
+        await platform.validate(job)
+        await platform.schedule(job)
+        await platform.train(job, first_step=first_step)
+    assert job["estimated_times"]
+    kept = "SELECT estimated_seconds FROM attempt_time WHERE pool = $1"
+    assert [row[0] for row in await world.db.fetch(kept, platform.pool)] == [None, None]
+
+
+async def test_a_job_in_a_pool_in_which_nothing_has_ended_has_none(world: World, platform: Platform):
+    file_id = (await world.upload())["id"]
+    first = await platform.submit(file_id)
+    await platform.validate(first)
+    await platform.schedule(first)
+    await platform.train(first)
+    second = await platform.submit(file_id)
+    assert [each["pool"] for each in second["estimated_times"]] == [platform.pool]
+    await platform.validate(second)
+    async with a_pool(world) as other:
+        await platform.schedule(second, pool=other)
+        assert (await platform.shown(second["id"]))["estimated_times"] == []
 
 
 async def test_an_attempt_that_failed_counts_for_nothing(world: World, platform: Platform):

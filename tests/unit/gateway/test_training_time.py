@@ -133,7 +133,7 @@ def test_operations_are_those_of_all_epochs(recipe, rows, expected):
 
 
 def recorded(**changes: object) -> AttemptTime | None:
-    fields: dict[str, object] = {"steps": 5, "first_step": 1, "elapsed": 8.0, "tokens": 3_000}
+    fields: dict[str, object] = {"steps": 5, "first_step": 1, "last_step": 5, "elapsed": 8.0, "tokens": 3_000}
     return time_of(
         RecordedAttempt.model_validate(fields | changes),
         pool="gpu",
