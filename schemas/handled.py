@@ -403,6 +403,17 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "run.metrics": ("StepsRecorded",),
         "checkpoint.events": ("CheckpointOverdue",),
+        "eval.events": (
+            "EvalPassed",
+            "EvalFailed",
+            "EvalInconclusive",
+        ),
+        "model.events": (
+            "ModelRegistered",
+            "ModelPromoted",
+            "ModelDemoted",
+            "ModelArchived",
+        ),
     },
     "accounts": {
         "access.commands": (

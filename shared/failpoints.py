@@ -42,6 +42,7 @@ NAMES = frozenset(
         "gateway.accepted",
         "gateway.removed",
         "webhook.sent",
+        "mirror.logged",
         "provider.create.before",
         "provider.create.after",
         "provider.delete.after",

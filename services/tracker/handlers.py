@@ -2,12 +2,12 @@
 
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import get_args
+from typing import Any, get_args
 
 from schemas.base import FailureClass
 from schemas.checkpoint import CheckpointOverdue
 from schemas.cost import LimitSpending
-from schemas.job import JobScheduled, JobStopping
+from schemas.job import JobScheduled, JobStopping, JobSucceeded
 from schemas.node import NodesProvisioned, NodesReleased
 from schemas.topics import RUN_METRICS
 from schemas.training import (
@@ -22,8 +22,11 @@ from services.tracker import gauges, store, sweep_handlers
 from services.tracker.decide import alerts, budget, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
+from services.tracker.decide.mirror import ModelChange, Verdict
 from services.tracker.decide.sweeps import JobNews
+from services.tracker.mirror_handlers import Mirror
 from shared.errors import Rejected
+from shared.messaging.consumer import Handler
 from shared.messaging.unit import Unit
 from shared.service import Service
 
@@ -87,8 +90,7 @@ async def attempt_ended(event: AttemptEnded, unit: Unit) -> None:
     await _end_watch(event.job_id, event.attempt, event.tenant, unit)
 
 
-async def end_heard(event: AttemptEnded, unit: Unit) -> None:
-    await attempt_ended(event, unit)
+async def job_news(event: AttemptEnded, unit: Unit) -> None:
     if isinstance(event, JobNews):
         await sweep_handlers.follow_job(event.job_id, event, unit)
 
@@ -185,14 +187,27 @@ async def _look(service: Service) -> None:
             more = await look_at_attempts(unit, listening_since=service.listening_since())
 
 
-def register(service: Service) -> None:
-    service.on(StepsRecorded, steps_recorded)
+def _in_turn(*handlers: Handler) -> Handler:
+    """Return a handler that lets each of these handle the message."""
+
+    async def handle(event: Any, unit: Unit) -> None:
+        for handler in handlers:
+            await handler(event, unit)
+
+    return handle
+
+
+def register(service: Service, mirror: Mirror) -> None:
+    service.on(StepsRecorded, _in_turn(steps_recorded, mirror.queue))
     service.on(NodesProvisioned, nodes_provisioned)
     service.on(NodesReleased, nodes_released)
     for fact in get_args(AttemptEnded):
-        service.on(fact, end_heard)
-    service.on(JobScheduled, job_scheduled)
-    service.on(CheckpointWritten, checkpoint_written)
+        service.on(fact, _in_turn(attempt_ended, job_news, mirror.queue))
+    service.on(JobSucceeded, _in_turn(sweep_handlers.job_of_trial, mirror.queue))
+    service.on(JobScheduled, _in_turn(job_scheduled, mirror.queue))
+    service.on(CheckpointWritten, _in_turn(checkpoint_written, mirror.queue))
+    for fact in (*get_args(Verdict), *get_args(ModelChange)):
+        service.on(fact, mirror.queue)
     service.on(CheckpointOverdue, checkpoint_overdue)
     service.on(TrainingFailed, training_failed)
     service.on(LimitSpending, limit_spending)
@@ -200,6 +215,7 @@ def register(service: Service) -> None:
         service.on(end, training_over)
 
     sweep_handlers.register(service)
+    mirror.register(service)
 
     async def measure() -> None:
         async with service.unit() as unit:

@@ -108,7 +108,6 @@ def register(service: Service) -> None:
     service.on(SubmitSweep, submit_sweep)
     service.on(CancelSweep, cancel_sweep)
     service.on(JobQueued, job_of_trial)
-    service.on(JobSucceeded, job_of_trial)
     service.on(CommandRefused, trial_refused, topic=JOB_EVENTS)
 
     async def look() -> None:

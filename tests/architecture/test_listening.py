@@ -83,7 +83,7 @@ async def test_a_handler_of_another_topic_is_refused_at_start():
 
 
 async def test_a_service_without_its_handlers_is_refused_at_start(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tracker, "register", lambda _: None)
+    monkeypatch.setattr(tracker, "register", lambda *_: None)
     service = built("tracker")
     with pytest.raises(WrongHandlers) as refusal:
         await start(service)

@@ -1,0 +1,32 @@
+-- 0015_mirror_to_mlflow.sql: what the runs of jobs in MLflow have, and what waits to be logged there
+SET LOCAL lock_timeout = '4s';
+CREATE TABLE mirrored_run (
+    job_id        text        NOT NULL PRIMARY KEY,
+    tenant        text        NOT NULL,
+    run_id        text,
+    last_step     bigint      NOT NULL DEFAULT -1,
+    parameters    jsonb       NOT NULL DEFAULT '[]',
+    due_at        timestamptz,
+    waiting_since timestamptz,
+    failures      int         NOT NULL DEFAULT 0,
+    problem       text        NOT NULL DEFAULT '',
+    changed_at    timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 70);
+CREATE INDEX mirrored_run_changed ON mirrored_run (changed_at);
+CREATE INDEX mirrored_run_due ON mirrored_run (due_at, waiting_since) WHERE due_at IS NOT NULL;
+
+CREATE TABLE mirror_entry (
+    number     bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id     text        NOT NULL REFERENCES mirrored_run (job_id) ON DELETE CASCADE,
+    entry      jsonb       NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX mirror_entry_of_run ON mirror_entry (job_id, number);
+
+-- Metrics of weights, of which two messages speak: each is logged once.
+CREATE TABLE mirrored_point (
+    job_id text   NOT NULL REFERENCES mirrored_run (job_id) ON DELETE CASCADE,
+    name   text   NOT NULL,
+    step   bigint NOT NULL,
+    PRIMARY KEY (job_id, name, step)
+);
