@@ -132,7 +132,7 @@ class Setting:
     def of(cls, recipe: Recipe, *, num_devices: int, max_seq_length: int, is_gpu: bool) -> Self:
         by_device: Precision = "bfloat16" if is_gpu else "float32"
         precision = by_device if recipe.precision == "auto" else recipe.precision
-        has_borders = is_gpu and precision == "bfloat16"
+        has_borders = not is_gpu or precision == "bfloat16"
         return cls(num_devices, max_seq_length, precision, is_gpu, has_borders)
 
 

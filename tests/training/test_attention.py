@@ -12,7 +12,7 @@ from schemas.base import DeviceKind
 from schemas.training import PackingVerdict
 from services.trainer_agent.protocol import Ended, Outcome, PreflightDone, Stepped
 from services.trainer_agent.training import attention, network
-from services.trainer_agent.training.attention import VARLEN, borders_of, fastest
+from services.trainer_agent.training.attention import VARLEN, borders_of, each_alone, fastest
 from services.trainer_agent.training.plan import Layout, rows_of
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
@@ -41,22 +41,27 @@ def written_out(query, key, value, borders, _, longest, __, *, scale, window_siz
     return torch.cat(pieces)
 
 
-@pytest.fixture
-def on_cpu(monkeypatch):
-    """Let a CPU, which has no such kernel, take the attention with borders."""
+@pytest.mark.parametrize("window", [-1, 3, 11, 12, 40])
+@pytest.mark.parametrize("num_keys", [2, 4])
+def test_each_example_attends_to_itself_as_defined(window, num_keys):
+    draw = torch.Generator().manual_seed(5)
+    query = torch.randn(30, 4, 8, generator=draw, requires_grad=True)
+    key, value = (torch.randn(30, num_keys, 8, generator=draw, requires_grad=True) for _ in range(2))
+    borders = torch.tensor([0, 12, 13, 30], dtype=torch.int32)
+    options = {"scale": 0.3, "window_size": (window, 0), "enable_gqa": num_keys < 4}
+    grown = []
+    for attend in (each_alone, written_out):
+        mixed = attend(query, key, value, borders, borders, 17, 17, **options)
+        grown.append((mixed, *torch.autograd.grad(mixed.square().sum(), (query, key, value))))
+    for own, expected in zip(*grown, strict=True):
+        torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-5)
 
-    def take(kernel):
-        monkeypatch.setattr(attention, "varlen_attn", kernel)
-        monkeypatch.setattr(network, "fastest", lambda *_: VARLEN)
 
-    return take
-
-
-def test_a_run_with_borders_takes_the_steps_of_one_with_a_mask(inputs, tmp_path, on_cpu):
+def test_a_run_with_borders_takes_the_steps_of_one_with_a_mask(inputs, tmp_path, monkeypatch):
     order = an_order(inputs, a_recipe(num_epochs=1))
-    masked = carry_out(tmp_path / "masked", order)
-    on_cpu(written_out)
     bordered = carry_out(tmp_path / "bordered", order)
+    monkeypatch.setattr(network, "fastest", lambda *_: "sdpa")
+    masked = carry_out(tmp_path / "masked", order)
     [done] = reports_of(bordered, PreflightDone)
     assert (done.preparation.attention, done.preparation.packing) == (VARLEN, PackingVerdict.PROVED)
     expected = [(step.loss, step.grad_norm) for step in reports_of(masked, Stepped)]
@@ -65,12 +70,12 @@ def test_a_run_with_borders_takes_the_steps_of_one_with_a_mask(inputs, tmp_path,
         assert step.grad_norm == pytest.approx(norm, rel=1e-3)
 
 
-def test_a_kernel_that_keeps_nothing_apart_is_left_for_a_mask(inputs, tmp_path, on_cpu, caplog):
+def test_a_kernel_that_keeps_nothing_apart_is_left_for_a_mask(inputs, tmp_path, monkeypatch, caplog):
     def leaking(query, key, value, borders, *rest, **options):
         ends = borders[[0, -1]]
         return written_out(query, key, value, ends, ends, int(ends[1]), *rest[2:], **options)
 
-    on_cpu(leaking)
+    monkeypatch.setattr(attention, "each_alone", leaking)
     reports = carry_out(tmp_path / "work", an_order(inputs, a_recipe(num_epochs=1, micro_batch_size=1)))
     [done], [ended] = reports_of(reports, PreflightDone), reports_of(reports, Ended)
     assert (done.preparation.attention, done.preparation.packing) == ("sdpa", PackingVerdict.PROVED)
@@ -78,8 +83,7 @@ def test_a_kernel_that_keeps_nothing_apart_is_left_for_a_mask(inputs, tmp_path, 
     assert "attention varlen does not keep packed examples apart" in caplog.text
 
 
-def test_a_window_of_a_layer_ends_where_transformers_has_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(attention, "varlen_attn", written_out)
+def test_a_window_of_a_layer_ends_where_transformers_has_it(tmp_path):
     base_dir = build(WITH_WINDOWS, tmp_path).inputs.base_dir
     tokens = torch.arange(40)[None]
     positions = torch.cat([torch.arange(23), torch.arange(17)])[None]
@@ -104,7 +108,6 @@ def test_a_window_of_a_layer_ends_where_transformers_has_it(tmp_path, monkeypatc
         ("Llama", GPU, torch.bfloat16, VARLEN),
         ("Gemma 3", GPU, torch.bfloat16, VARLEN),
         ("Llama", GPU, torch.float32, "sdpa"),
-        ("Llama", CPU, torch.bfloat16, "sdpa"),
         ("Gemma 2", GPU, torch.bfloat16, "eager"),
         ("gpt-oss", GPU, torch.bfloat16, "eager"),
     ],
@@ -117,7 +120,25 @@ def test_the_device_and_the_family_decide(tmp_path, monkeypatch, family, device,
     assert fastest(config, device, dtype) == ("flash_attention_2" if expected == VARLEN else expected)
 
 
-@pytest.mark.parametrize(("name", "size"), [("head_dim", 20), ("head_dim", 512), ("attention_dropout", 0.1)])
+@pytest.mark.parametrize(
+    ("family", "dtype", "expected"),
+    [
+        ("Llama", torch.bfloat16, VARLEN),
+        ("Gemma 3", torch.float32, VARLEN),
+        ("Gemma 2", torch.float32, "eager"),
+        ("GPT-2", torch.float32, "sdpa"),
+    ],
+)
+def test_a_cpu_takes_each_example_by_itself_where_nothing_is_dropped(tmp_path, family, dtype, expected):
+    config = AutoConfig.from_pretrained(build(family, tmp_path).inputs.base_dir)
+    assert fastest(config, CPU, dtype) == expected
+    config.get_text_config().head_dim = 20
+    assert fastest(config, CPU, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("head_dim", 20), ("head_dim", 512), ("attention_dropout", 0.1), ("attn_pdrop", 0.1)]
+)
 def test_what_the_kernels_do_not_know_gets_a_mask(inputs, name, size):
     config = AutoConfig.from_pretrained(inputs.base_dir)
     assert fastest(config, GPU, torch.bfloat16) in (VARLEN, "flash_attention_2")

@@ -8,6 +8,7 @@ import torch
 
 from bench.training.families import build, recipe_of
 from schemas.specification import Method
+from services.trainer_agent.training.attention import borders_of
 from services.trainer_agent.training.plan import Layout, examples_of, rows_of
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
@@ -52,6 +53,7 @@ def router_logits(run, micro_batch):
         position_ids=batch.positions_BT,
         use_cache=False,
         output_router_logits=True,
+        **borders_of(batch),
     ).router_logits
     lengths = [sum(len(example.tokens) for example in row) for row in micro_batch]
     real = torch.arange(batch.tokens_BT.shape[1]) < torch.tensor(lengths)[:, None]

@@ -58,7 +58,7 @@ class TestLora:
         preparation = preflight.preparation
         assert preparation.num_trainable < preparation.num_parameters
         if device is DeviceKind.CPU:
-            expected = ("cpu", "float32", "sdpa", None)
+            expected = ("cpu", "float32", "varlen", None)
         else:
             whole = torch.cuda.mem_get_info()[1]
             expected = (torch.cuda.get_device_name(), "bfloat16", "varlen", whole)

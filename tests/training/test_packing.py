@@ -14,7 +14,8 @@ from schemas.base import FailureClass
 from schemas.specification import Method
 from schemas.training import PackingDistances, PackingVerdict, Preparation
 from services.trainer_agent.protocol import Ended, PreflightDone, Report, Stepped
-from services.trainer_agent.training import setup
+from services.trainer_agent.training import network, setup
+from services.trainer_agent.training.attention import VARLEN
 from services.trainer_agent.training.loss import TokenLosses
 from services.trainer_agent.training.network import trainable
 from services.trainer_agent.training.plan import Layout, rows_of
@@ -71,9 +72,16 @@ def spoil(monkeypatch):
     return install
 
 
+@pytest.fixture
+def masked(monkeypatch):
+    """Let a mask keep examples apart, which each of these changes takes away."""
+    monkeypatch.setattr(network, "fastest", lambda *_: "sdpa")
+
+
 LEAKS = [with_cache, with_default_cache, with_mask, without_positions]
 
 
+@pytest.mark.usefixtures("masked")
 @pytest.mark.parametrize("change", LEAKS)
 def test_a_leak_between_packed_examples_is_refused_and_the_run_continues_unpacked(
     inputs, tmp_path, spoil, change
@@ -120,6 +128,7 @@ def preparation_of(reports: Sequence[Report]) -> Preparation:
     return done.preparation
 
 
+@pytest.mark.usefixtures("masked")
 @pytest.mark.parametrize("spread", [1, 3, 6])
 def test_rounding_of_a_deep_model_in_bfloat16_is_no_leak(inputs, tmp_path, spread):
     base_dir = a_deep_model(inputs.base_dir, tmp_path / "base", spread)
@@ -128,12 +137,24 @@ def test_rounding_of_a_deep_model_in_bfloat16_is_no_leak(inputs, tmp_path, sprea
     assert verdict.distances.packed > 1e-3, "rounding that a limit for tiny models would not have borne"
 
 
+@pytest.mark.parametrize("change", [with_cache, with_default_cache, with_mask])
+def test_examples_that_are_computed_apart_see_no_other_whatever_becomes_of_the_mask(
+    deep, tmp_path, spoil, change
+):
+    spoil(change)
+    verdict = the_verdict(tmp_path / "work", deep, "bfloat16")
+    assert (verdict.attention, verdict.packing) == (VARLEN, PackingVerdict.PROVED)
+    assert verdict.distances.packed <= verdict.distances.noise + 1e-3 * verdict.distances.leak
+
+
+@pytest.mark.usefixtures("masked")
 @pytest.mark.parametrize("change", LEAKS)
 def test_a_leak_of_a_deep_model_in_bfloat16_is_refused(deep, tmp_path, spoil, change):
     spoil(change)
     assert the_verdict(tmp_path / "work", deep, "bfloat16").packing is PackingVerdict.REFUSED
 
 
+@pytest.mark.usefixtures("masked")
 @pytest.mark.parametrize("layer", [0, 16, 31])
 def test_a_leak_in_one_layer_of_32_is_refused(deep, tmp_path, monkeypatch, layer):
     """As where a family builds the mask of one kind of its layers in its own way."""
