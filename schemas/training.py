@@ -107,8 +107,8 @@ class Preparation(Value):
     micro_batch_size: Count
     """Windows per device and forward pass."""
     attention: str | None = None
-    """Kind of attention by transformers' name; `varlen` computes packed examples apart from each other. None in messages
-    older than the field."""
+    """Kind of attention by transformers' name; `varlen` computes packed examples apart from each other. None in
+    messages older than the field."""
     gradient_checkpointing: bool
     """Whether activations are computed again instead of kept."""
     compile: bool = False

@@ -72,6 +72,9 @@ QUERIES = {by: _query(by) for by in NAMES}
 assert NAMES.keys() - {"all"} == {*get_args(GroupedByOfAll)}, "each group has its statement"
 
 
+NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE tenant = $1"
+
+
 def period_of(month: str | None) -> Period:
     """Return the calendar month of UTC, written as `2026-11`; all time for None."""
     if month is None:
@@ -101,6 +104,12 @@ async def find_total(database: Database, tenant: str | None, period: Period) -> 
             spot_waste=Decimal(0),
         )
     )
+
+
+async def find_newest(database: Database, tenant: str) -> datetime | None:
+    """Return when the tenant's attempt ended that is the last to have ended; None where none has."""
+    ended_at: datetime | None = await database.fetchval(NEWEST, tenant)
+    return ended_at
 
 
 def _sums(row: CostRow) -> dict[str, object]:

@@ -129,6 +129,9 @@ LIST_JOBS_OF_DATASET = f"""
     SELECT {JOB_COLUMNS} FROM job
      WHERE (dataset_id = $1 OR stages @> jsonb_build_array(jsonb_build_object('dataset_id', $1::text)))
        AND tenant = $2 ORDER BY created_at DESC, job_id LIMIT $3"""
+LIST_JOBS_STARTED_FROM = f"""
+    SELECT {JOB_COLUMNS} FROM job WHERE tenant = $1 AND spec #>> '{{start_from,job_id}}' = $2
+     ORDER BY created_at DESC LIMIT $3"""
 NAMES_OF_FILES = """
     SELECT DISTINCT ON (sha256) sha256, filename FROM file
      WHERE tenant = $1 AND sha256 = ANY ($2) AND state = 'uploaded' ORDER BY sha256, created_at DESC"""
@@ -225,6 +228,11 @@ async def find_version_of_dataset(database: Database, dataset_id: str, tenant: s
 
 async def list_jobs_of_dataset(database: Database, dataset_id: str, tenant: str, *, limit: int) -> list[Job]:
     return await select(Job, database, LIST_JOBS_OF_DATASET, dataset_id, tenant, limit)
+
+
+async def list_jobs_started_from(database: Database, tenant: str, job_id: str, *, limit: int) -> list[Job]:
+    """Return the newest jobs that were started from what this one trained."""
+    return await select(Job, database, LIST_JOBS_STARTED_FROM, tenant, job_id, limit)
 
 
 async def find_file_names(database: Database, tenant: str, digests: Sequence[str]) -> dict[str, str]:

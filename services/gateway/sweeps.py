@@ -67,6 +67,15 @@ SWEEP_VERSION = """
            FROM trial LEFT JOIN job USING (job_id) WHERE trial.sweep_id = sweep.sweep_id))
       FROM sweep WHERE sweep_id = $1 AND tenant = $2"""
 
+# Of the newest sweeps; trials change only while their sweep runs.
+LIST_VERSION = """
+    SELECT string_agg(concat_ws('/', sweep.xmin, trials.newest), ' ' ORDER BY sweep.number)
+      FROM (SELECT sweep_id, number, state, xmin FROM sweep WHERE tenant = $1 ORDER BY number DESC LIMIT $2) AS sweep
+      LEFT JOIN LATERAL (
+           SELECT concat_ws('.', max(trial.xmin::text::bigint), max(job.xmin::text::bigint)) AS newest
+             FROM trial LEFT JOIN job USING (job_id)
+            WHERE trial.sweep_id = sweep.sweep_id AND sweep.state IN ('running', 'stopping')) AS trials ON true"""
+
 
 async def add_sweep(conn: Connection, command: SubmitSweep, name: str, *, now: datetime) -> None:
     """Show the sweep before the tracker's SweepSubmitted has come round."""
@@ -86,6 +95,12 @@ async def list_sweeps(database: Database, tenant: str, *, before: int | None, li
 async def list_trials(source: Connection | Database, sweep_ids: Sequence[str], tenant: str) -> list[TrialRow]:
     """Return the trials of these sweeps, of each in the order of their numbers."""
     return await select(TrialRow, source, LIST_TRIALS, sweep_ids, tenant)
+
+
+async def find_list_version(database: Database, tenant: str, *, limit: int) -> str:
+    """Return a text that changes whenever what a list shows of the newest sweeps does."""
+    version: str | None = await database.fetchval(LIST_VERSION, tenant, limit)
+    return version or ""
 
 
 async def find_version(database: Database, sweep_id: str, tenant: str) -> str | None:

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import costs
 from services.gateway.costs import CostRow, GroupedBy
-from services.gateway.deps import Context
-from services.gateway.page import formats, render
-from services.gateway.page.sessions import Present
+from services.gateway.deps import Context, Gateway
+from services.gateway.page import formats, render, streams
+from services.gateway.page.sessions import Present, Visitor
 from services.gateway.quotas import month_start, next_month
 from services.gateway.routes.costs import Month, as_file
 
@@ -68,6 +68,14 @@ async def shown(
     by: Annotated[GroupedBy, Query()] = "job",
     month: Month = None,
 ) -> Response:
+    values = await _shown(visitor, context, by, month)
+    stream = f"/costs/stream?by={by}&month={values['chosen']}"
+    return render.page(
+        request, "costs.html.jinja", visitor, stream=stream, months=_months(values["now"]), **values
+    )
+
+
+async def _shown(visitor: Visitor, context: Gateway, by: GroupedBy, month: str | None) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     now = database.now()
     chosen = month or f"{now:%Y-%m}"
@@ -75,23 +83,39 @@ async def shown(
     rows = await costs.list_costs(database, tenant, by, period, at_most=ROWS + 1)
     days = await costs.list_costs(database, tenant, "day", period, at_most=31)
     present = await costs.find_total(database, tenant, costs.period_of(f"{now:%Y-%m}"))
-    return render.page(
-        request,
-        "costs.html.jinja",
-        visitor,
-        by=by,
-        chosen=chosen,
-        groups=GROUPS,
-        months=_months(now),
-        rows=[(row, costs.sums(row)) for row in rows[:ROWS]],
-        has_more=len(rows) > ROWS,
-        total=costs.sums(await costs.find_total(database, tenant, period)),
-        days=bars_of(days, period.since),
-        size=(WIDTH, HEIGHT, LEFT),
-        limit=visitor.principal.quotas.cost_per_month,
-        charged=present.charged,
-        begins_again=next_month(now),
-    )
+    return {
+        "by": by,
+        "chosen": chosen,
+        "groups": GROUPS,
+        "rows": [(row, costs.sums(row)) for row in rows[:ROWS]],
+        "has_more": len(rows) > ROWS,
+        "total": costs.sums(await costs.find_total(database, tenant, period)),
+        "days": bars_of(days, period.since),
+        "size": (WIDTH, HEIGHT, LEFT),
+        "limit": visitor.principal.quotas.cost_per_month,
+        "charged": present.charged,
+        "begins_again": next_month(now),
+        "now": now,
+    }
+
+
+@router.get("/costs/stream")
+async def stream(
+    request: Request,
+    visitor: Present,
+    context: Context,
+    by: Annotated[GroupedBy, Query()] = "job",
+    month: Month = None,
+) -> StreamingResponse:
+    async def look(last: str) -> streams.Changes:
+        newest = await costs.find_newest(context.service.database, visitor.principal.tenant)
+        version = streams.version_of(newest)
+        if version == last:
+            return streams.Changes(last)
+        html = render.text("costs_parts.html.jinja", **await _shown(visitor, context, by, month))
+        return streams.Changes(version, (streams.part("costs", html),))
+
+    return streams.follow(request, context, visitor, look)
 
 
 @router.get("/costs.csv")

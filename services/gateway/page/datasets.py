@@ -28,15 +28,30 @@ async def listed(request: Request, visitor: Present, context: Context, after: st
     tenant, database = visitor.principal.tenant, context.service.database
     if after is not None and await readmodels.find_dataset(database, after, tenant) is None:
         raise invalid_cursor(after)
+    shown = await _list(visitor, context, after)
+    stream = None if after else "/datasets/stream"
+    return render.page(request, "datasets.html.jinja", visitor, stream=stream, **shown)
+
+
+async def _list(visitor: Visitor, context: Gateway, after: str | None = None) -> dict[str, Any]:
+    tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_datasets(database, tenant, after=after, limit=ROWS + 1)
-    return render.page(
-        request,
-        "datasets.html.jinja",
-        visitor,
-        datasets=[reports.dataset_view(row) for row in rows[:ROWS]],
-        next=f"/datasets?after={rows[ROWS - 1].dataset_id}" if len(rows) > ROWS else None,
-        after=after,
-        now=database.now(),
+    return {
+        "datasets": [reports.dataset_view(row) for row in rows[:ROWS]],
+        "next": f"/datasets?after={rows[ROWS - 1].dataset_id}" if len(rows) > ROWS else None,
+        "after": after,
+        "version": streams.version_of(rows),
+        "now": database.now(),
+    }
+
+
+@router.get("/datasets/stream")
+async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+    async def show() -> dict[str, Any]:
+        return await _list(visitor, context)
+
+    return streams.follow_part(
+        request, context, visitor, show, element_id="datasets", template="datasets_parts.html.jinja"
     )
 
 

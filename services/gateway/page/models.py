@@ -1,15 +1,17 @@
 """Models and where they are served: versions with their lineage, deployments, and what may be done with both."""
 
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from services.gateway import job_readmodels, readmodels
-from services.gateway.deps import Context
+from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
-from services.gateway.page import ask, render
-from services.gateway.page.sessions import Present, Sender
+from services.gateway.model import ModelVersion
+from services.gateway.page import ask, lineage, render, streams
+from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, model_view, route_view
 from services.gateway.routes import models
 from services.gateway.routes.models import model_version
@@ -18,6 +20,8 @@ router = APIRouter()
 
 ROWS = 50
 BASES = 100
+CHILDREN = 6
+"""Jobs started from a version that its lineage shows."""
 
 
 @router.get("/models")
@@ -25,9 +29,17 @@ async def versions(
     request: Request, visitor: Present, context: Context, base: str | None = None, after: str | None = None
 ) -> Response:
     """The tenant's versions, newest first, and the base models on the first page."""
-    tenant, database = visitor.principal.tenant, context.service.database
     if after is not None:
         await model_version(visitor.principal, context, after)
+    shown = await _versions(visitor, context, base, after)
+    stream = None if after else "/models/stream" + (f"?base={quote(base, safe='')}" if base else "")
+    return render.page(request, "models.html.jinja", visitor, stream=stream, **shown)
+
+
+async def _versions(
+    visitor: Visitor, context: Gateway, base: str | None, after: str | None = None
+) -> dict[str, Any]:
+    tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_models(
         database,
         tenant,
@@ -39,38 +51,73 @@ async def versions(
     )
     bases = [] if after else await readmodels.list_bases(database, after="", limit=BASES)
     following = f"/models?base={base or ''}&after={rows[ROWS - 1].model_id}" if len(rows) > ROWS else None
-    shown = [model_view(row) for row in rows[:ROWS]]
-    return render.page(
-        request,
-        "models.html.jinja",
-        visitor,
-        models=shown,
-        bases=bases,
-        base=base,
-        next=following,
-        now=database.now(),
+    return {
+        "models": [model_view(row) for row in rows[:ROWS]],
+        "bases": bases,
+        "base": base,
+        "next": following,
+        "version": streams.version_of(rows, bases),
+        "now": database.now(),
+    }
+
+
+@router.get("/models/stream")
+async def list_stream(
+    request: Request, visitor: Present, context: Context, base: str | None = None
+) -> StreamingResponse:
+    async def show() -> dict[str, Any]:
+        return await _versions(visitor, context, base)
+
+    return streams.follow_part(
+        request, context, visitor, show, element_id="models", template="models_parts.html.jinja"
     )
 
 
 @router.get("/models/{model_id}")
 async def version(request: Request, visitor: Present, context: Context, model_id: str) -> Response:
     """A version with its lineage, one step each way."""
+    row, shown = await _version(visitor, context, model_id)
+    sides = await ask.sides_of(context, row, shown["rows_of_routes"])
+    stream = f"/models/{row.model_id}/stream"
+    return render.page(request, "model.html.jinja", visitor, stream=stream, sides=sides, ask=ask, **shown)
+
+
+async def _version(visitor: Visitor, context: Gateway, model_id: str) -> tuple[ModelVersion, dict[str, Any]]:
     tenant, database = visitor.principal.tenant, context.service.database
     row = await model_version(visitor.principal, context, model_id)
     verdict = await readmodels.find_evaluation(database, row.model_id)
     routes = await job_readmodels.list_routes_of_model(database, tenant, row.model_id)
-    sides = await ask.sides_of(context, row, routes)
-    return render.page(
-        request,
-        "model.html.jinja",
-        visitor,
-        model=model_view(row),
-        verdict=verdict,
-        gate=GATES[verdict.outcome] if verdict else GATES["pending"],
-        routes=[route_view(each) for each in routes],
-        sides=sides,
-        ask=ask,
-        now=database.now(),
+    job = await readmodels.find_job(database, row.job_id, tenant)
+    children = await job_readmodels.list_jobs_started_from(database, tenant, row.job_id, limit=CHILDREN + 1)
+    return row, {
+        "model": model_view(row),
+        "verdict": verdict,
+        "gate": GATES[verdict.outcome] if verdict else GATES["pending"],
+        "rows_of_routes": routes,
+        "routes": [route_view(each) for each in routes],
+        "lineage": lineage.drawn(row, job, routes, children, at_most=CHILDREN),
+        "version": streams.version_of(
+            row,
+            verdict and (verdict.eval_id, verdict.outcome),
+            routes,
+            job and job.state,
+            [(each.job_id, each.state) for each in children],
+        ),
+        "now": database.now(),
+    }
+
+
+@router.get("/models/{model_id}/stream")
+async def version_stream(
+    request: Request, visitor: Present, context: Context, model_id: str
+) -> StreamingResponse:
+    await model_version(visitor.principal, context, model_id)
+
+    async def show() -> dict[str, Any]:
+        return (await _version(visitor, context, model_id))[1]
+
+    return streams.follow_part(
+        request, context, visitor, show, element_id="model", template="model_parts.html.jinja"
     )
 
 
@@ -83,12 +130,31 @@ async def deploy(request: Request, sender: Sender, context: Context, model_id: s
 @router.get("/deployments")
 async def deployments(request: Request, visitor: Present, context: Context, after: str = "") -> Response:
     """Slots by name."""
+    shown = await _deployments(visitor, context, after)
+    stream = f"/deployments/stream?after={quote(after, safe='')}"
+    return render.page(request, "deployments.html.jinja", visitor, stream=stream, **shown)
+
+
+async def _deployments(visitor: Visitor, context: Gateway, after: str) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_routes(database, tenant, after=after, limit=ROWS + 1)
-    following = rows[ROWS - 1].slot if len(rows) > ROWS else None
-    shown = [route_view(row) for row in rows[:ROWS]]
-    return render.page(
-        request, "deployments.html.jinja", visitor, routes=shown, next=following, now=database.now()
+    return {
+        "routes": [route_view(row) for row in rows[:ROWS]],
+        "next": rows[ROWS - 1].slot if len(rows) > ROWS else None,
+        "version": streams.version_of(rows),
+        "now": database.now(),
+    }
+
+
+@router.get("/deployments/stream")
+async def deployments_stream(
+    request: Request, visitor: Present, context: Context, after: str = ""
+) -> StreamingResponse:
+    async def show() -> dict[str, Any]:
+        return await _deployments(visitor, context, after)
+
+    return streams.follow_part(
+        request, context, visitor, show, element_id="deployments", template="deployments_parts.html.jinja"
     )
 
 

@@ -1,11 +1,13 @@
 """One stream of server-sent events for each open page: what changed since the id that the browser had last."""
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -13,6 +15,7 @@ from pydantic import JsonValue
 
 from services.gateway import store
 from services.gateway.deps import Gateway
+from services.gateway.page import render
 from services.gateway.page.sessions import COOKIE, Visitor
 from services.gateway.rates import HeldResponse
 
@@ -39,6 +42,30 @@ Look = Callable[[str], Awaitable[Changes]]
 def part(element_id: str, html: str) -> Event:
     """The new content of an element of the page."""
     return "part", {"id": element_id, "html": html}
+
+
+Show = Callable[[], Awaitable[dict[str, Any]]]
+"""Returns what a template takes, and the `version` of what is shown."""
+
+
+def version_of(*shown: object) -> str:
+    """Return another text where anything that is shown is other than before."""
+    return hashlib.sha256(repr(shown).encode()).hexdigest()[:16]
+
+
+def follow_part(
+    request: Request, context: Gateway, visitor: Visitor, show: Show, *, element_id: str, template: str
+) -> StreamingResponse:
+    """Follow what one element of the page shows."""
+
+    async def look(last: str) -> Changes:
+        shown = await show()
+        if shown["version"] == last:
+            return Changes(last)
+        html = render.text(template, visitor=visitor, **shown)
+        return Changes(shown["version"], (part(element_id, html),))
+
+    return follow(request, context, visitor, look)
 
 
 def follow(request: Request, context: Gateway, visitor: Visitor, look: Look) -> StreamingResponse:

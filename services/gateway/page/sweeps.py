@@ -16,6 +16,7 @@ from services.gateway.routes.sweeps import sweep_of
 from services.gateway.sweeps import (
     TrialRow,
     best_of,
+    find_list_version,
     find_sweep,
     find_version,
     list_sweeps,
@@ -53,19 +54,36 @@ async def listed(request: Request, visitor: Present, context: Context, after: st
         if (last := await find_sweep(database, after, tenant)) is None:
             raise invalid_cursor(after)
         before = last.number
+    shown = await _list(visitor, context, before=before)
+    stream = None if after else "/sweeps/stream"
+    return render.page(request, "sweeps.html.jinja", visitor, stream=stream, after=after, **shown)
+
+
+async def _list(visitor: Visitor, context: Gateway, *, before: int | None = None) -> dict[str, Any]:
+    tenant, database = visitor.principal.tenant, context.service.database
     rows = await list_sweeps(database, tenant, before=before, limit=ROWS + 1)
-    return render.page(
-        request,
-        "sweeps.html.jinja",
-        visitor,
-        sweeps=await sweeps.with_trials(context, tenant, rows[:ROWS]),
-        created={row.sweep_id: row.created_at for row in rows},
-        states=STATES,
-        gates=GATES,
-        next=f"/sweeps?after={rows[ROWS - 1].sweep_id}" if len(rows) > ROWS else None,
-        after=after,
-        now=database.now(),
-    )
+    return {
+        "sweeps": await sweeps.with_trials(context, tenant, rows[:ROWS]),
+        "created": {row.sweep_id: row.created_at for row in rows},
+        "states": STATES,
+        "gates": GATES,
+        "next": f"/sweeps?after={rows[ROWS - 1].sweep_id}" if len(rows) > ROWS else None,
+        "now": database.now(),
+    }
+
+
+@router.get("/sweeps/stream")
+async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+    tenant, database = visitor.principal.tenant, context.service.database
+
+    async def look(last: str) -> streams.Changes:
+        version = streams.version_of(await find_list_version(database, tenant, limit=ROWS))
+        if version == last:
+            return streams.Changes(last)
+        html = render.text("sweeps_parts.html.jinja", after=None, **await _list(visitor, context))
+        return streams.Changes(version, (streams.part("sweeps", html),))
+
+    return streams.follow(request, context, visitor, look)
 
 
 @router.get("/sweeps/{sweep_id}")

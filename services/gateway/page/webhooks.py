@@ -1,6 +1,5 @@
 """Webhooks: endpoints of the tenant, what became of their deliveries, and what may be done with both."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -244,8 +243,8 @@ async def _shown(
 
 def version_of(row: Endpoint, deliveries: Sequence[Delivery], due: Mapping[str, datetime]) -> str:
     """Another one where anything that is shown is other than before."""
-    seen = [row, *((each.delivery_id, each.state, each.attempts) for each in deliveries), sorted(due.items())]
-    return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
+    attempts = [(each.delivery_id, each.state, each.attempts) for each in deliveries]
+    return streams.version_of(row, attempts, sorted(due.items()))
 
 
 @router.get("/webhooks/{endpoint_id}/stream")
@@ -258,14 +257,12 @@ async def stream(
 ) -> StreamingResponse:
     await routes.own_endpoint(visitor.principal, context, endpoint_id)
 
-    async def look(last: str) -> streams.Changes:
-        shown = await _shown(visitor, context, endpoint_id, status=status)
-        if shown["version"] == last:
-            return streams.Changes(last)
-        html = render.text("webhook_parts.html.jinja", visitor=visitor, **shown)
-        return streams.Changes(shown["version"], (streams.part("webhook", html),))
+    async def show() -> dict[str, Any]:
+        return await _shown(visitor, context, endpoint_id, status=status)
 
-    return streams.follow(request, context, visitor, look)
+    return streams.follow_part(
+        request, context, visitor, show, element_id="webhook", template="webhook_parts.html.jinja"
+    )
 
 
 @router.post("/webhooks/{endpoint_id}")

@@ -459,6 +459,38 @@ class TestStreams:
         async with person.stream("GET", stream) as events:
             assert (await heard(events.aiter_lines(), "newer"))[2] == 1
 
+    async def test_of_other_pages_bring_what_changed(self, world):
+        tenant = f"t-{mark()}"
+        world.keys[tenant] = await new_key(world, tenant)
+        shown = await populate(world, tenant)
+        version = shown.served.model_id
+        cost = """
+            INSERT INTO attempt_cost (job_id, attempt, tenant, pool, capacity_type, cost, charged, node_seconds,
+                                      device_seconds, ended_at)
+            VALUES ($1, 77, $2, 'cpu', 'spot', 1234.5, 1234.5, 60, 60, now())"""
+        pages = [
+            ("/models", "models", "UPDATE model SET stage = 'archived' WHERE model_id = $1", (version,), "archived"),
+            (f"/models/{version}", "model", "UPDATE route SET state = 'failed' WHERE model_id = $1", (version,), "failed"),
+            ("/deployments", "deployments", "UPDATE route SET reason = $2 WHERE model_id = $1", (version, HOSTILE), HOSTILE),
+            ("/datasets", "datasets", "UPDATE dataset SET state = 'deleted' WHERE dataset_id = $1", (shown.dataset,), "deleted"),
+            ("/sweeps", "sweeps", "UPDATE sweep SET state = 'cancelled' WHERE sweep_id = $1", (shown.sweep,), "cancelled"),
+            ("/costs", "costs", cost, (shown.running, tenant), "$1,234.50"),
+        ]  # fmt: skip
+        async with logged_in(world, tenant) as client:
+            for path, element, change, arguments, expected in pages:
+                page = await client.get(path)
+                stream = unescape(re.search(r'<body[^>]*data-stream="([^"]+)"', page.text)[1])
+                async with client.stream("GET", stream) as events:
+                    lines = events.aiter_lines()
+                    _, _, before = await heard(lines, "part")
+                    assert expected not in unescape(before["html"]), path
+                    await world.db.execute(change, *arguments)
+                    _, _, after = await heard(lines, "part")
+                assert after["id"] == element
+                assert f'<div id="{element}">' in page.text
+                assert expected in unescape(after["html"]), path
+                assert "<script>" not in after["html"]
+
     async def test_of_what_happens_now_bring_a_new_job(self, world, person):
         async with person.stream("GET", "/now/stream") as events:
             lines = events.aiter_lines()

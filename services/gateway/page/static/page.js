@@ -101,8 +101,7 @@ const LATE_MS = 8000, BAR_MS = 5000, LONGEST_MS = 30000;
 let source, lastId = "", heardAt = 0, lostAt = 0, tries = 0, retry, missed = 0, isCatchingUp = false;
 
 function address() {
-  const list = $("#list");
-  const path = list ? list.dataset.stream : document.body.dataset.stream;
+  const path = $("#list")?.dataset.stream ?? document.body.dataset.stream;
   if (!path) return null;
   const url = new URL(path, location.href);
   if (lastId) url.searchParams.set("last", lastId);
