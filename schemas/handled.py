@@ -414,6 +414,11 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "ModelDemoted",
             "ModelArchived",
         ),
+        "sweep.events": (
+            "SweepSubmitted",
+            "TrialEnded",
+            "SweepEnded",
+        ),
     },
     "accounts": {
         "access.commands": (

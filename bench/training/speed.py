@@ -94,7 +94,7 @@ def write(case: Case, results: Mapping[str, Any]) -> None:
 
 
 def compared(case: Case, inputs: Path) -> dict[str, Any]:
-    tried = {name: _run("trl", case, inputs, **flags) for name, flags in case.variants.items()}
+    tried = {name: run("trl", case, inputs, **flags) for name, flags in case.variants.items()}
     for name, figures in tried.items():
         report.progress(f"{case}: trl, {name}: {figures}")
     running = {name: figures for name, figures in tried.items() if "problem" not in figures}
@@ -102,7 +102,7 @@ def compared(case: Case, inputs: Path) -> dict[str, Any]:
     sides: dict[str, list[dict[str, Any]]] = {"ours": [], "trl": []}
     for number in range(ROUNDS):
         for side, flags in (("ours", {}), ("trl", case.variants[best])):
-            figures = _run(side, case, inputs, **flags)
+            figures = run(side, case, inputs, **flags)
             if "problem" in figures:
                 raise SystemExit(f"{case}: {side}: {figures['problem']}")
             sides[side].append(figures)
@@ -126,7 +126,7 @@ def compared(case: Case, inputs: Path) -> dict[str, Any]:
     }
 
 
-def _run(side: str, case: Case, inputs: Path, **flags: Any) -> dict[str, Any]:
+def run(side: str, case: Case, inputs: Path, **flags: Any) -> dict[str, Any]:
     """A variant that fails is no peer: its last line says why."""
     with tempfile.TemporaryDirectory() as scratch:
         arguments = json.dumps({"method": case.method, "precision": case.precision} | flags)

@@ -19,11 +19,33 @@ BATCH_PAIRS = 4
 WARM_UP_STEPS = 2
 BETA = 0.1
 SEED = 3
+OPERATIONS = {
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
+    "attention": ("aten::_scaled_dot_product",),
+    "sums and products of numbers": (
+        "aten::mul",
+        "aten::add",
+        "aten::sub",
+        "aten::div",
+        "aten::neg",
+        "aten::sum",
+        "aten::mean",
+    ),
+    "copies and conversions": ("aten::copy_", "aten::_to_copy", "aten::cat", "aten::clone"),
+    "four bits to numbers": ("bitsandbytes::",),
+}
+"""Kinds of operations, by the beginnings of their names."""
 
 
 def ours(
-    directory: Path, scratch: Path, method: str, precision: Literal["float32", "bfloat16"]
+    directory: Path,
+    scratch: Path,
+    method: str,
+    precision: Literal["float32", "bfloat16"],
+    *,
+    operations: bool = False,
 ) -> dict[str, Any]:
+    """`operations`: count the processor time of each kind of operation, which takes time of its own."""
     from schemas.specification import CheckpointSpec, LoraSpec, Method, Recipe
     from services.trainer_agent.protocol import Ended, Outcome, Saved, Stepped, TrainingOrder
     from services.trainer_agent.training.reports import Reports
@@ -51,13 +73,13 @@ def ours(
         dataset_version=VERSION,
         config_hash=CONFIG_HASH,
     )
-    clock = _Clock()
+    clock = _Clock(operations=operations)
     send = Reports.send
 
     def timed(reports: Reports, report: Any) -> None:
         if isinstance(report, Stepped):
             clock.tokens.append(report.num_tokens)
-            clock.ends.append(time.monotonic())
+            clock.end_step()
         send(reports, report)
 
     Reports.send = timed  # type: ignore[method-assign, assignment]
@@ -70,7 +92,14 @@ def ours(
 
 
 def trl(
-    directory: Path, scratch: Path, method: str, precision: str, *, autocast: bool = False, **flags: Any
+    directory: Path,
+    scratch: Path,
+    method: str,
+    precision: str,
+    *,
+    autocast: bool = False,
+    operations: bool = False,
+    **flags: Any,
 ) -> dict[str, Any]:
     """`autocast`: the base's weights stay in float32, and products are computed in bfloat16."""
     import torch
@@ -95,7 +124,7 @@ def trl(
     }
     flags |= {"beta": BETA} if method == "dpo" else {"completion_only_loss": True}
     lora = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
-    clock = _Clock()
+    clock = _Clock(operations=operations)
 
     kind: Any = importlib.import_module("trl")
     settings, trainer_of = (
@@ -128,9 +157,17 @@ def trl(
 
 
 class _Clock:
-    def __init__(self) -> None:
+    def __init__(self, *, operations: bool) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
         self.tokens: list[int] = []
         self.ends: list[float] = []
+        self._profile = profile(activities=[ProfilerActivity.CPU]) if operations else None
+
+    def end_step(self) -> None:
+        self.ends.append(time.monotonic())
+        if self._profile and len(self.ends) == WARM_UP_STEPS:
+            self._profile.start()
 
     def figures(self) -> dict[str, Any]:
         """Of the steps after the first ones, with all that lies between two of them."""
@@ -142,7 +179,20 @@ class _Clock:
             "tokens": sum(self.tokens[: len(self.ends)]),
             "tokens_per_second": tokens / seconds,
             "peak_memory_mib": peak / 2**20,
+            **({"milliseconds_per_token": self._by_operation(tokens)} if self._profile else {}),
         }
+
+    def _by_operation(self, tokens: int) -> dict[str, float]:
+        """Processor time of each kind of operation in itself, by tokens."""
+        assert self._profile is not None, "operations are counted"
+        self._profile.stop()
+        times = dict.fromkeys((*OPERATIONS, "all else"), 0.0)
+        for event in self._profile.key_averages():
+            kind = next(
+                (kind for kind, words in OPERATIONS.items() if event.key.startswith(words)), "all else"
+            )
+            times[kind] += event.self_cpu_time_total / 1_000 / tokens
+        return {kind: round(time, 4) for kind, time in times.items()}
 
 
 def _columns(directory: Path, method: str) -> list[dict[str, Any]]:
@@ -179,7 +229,7 @@ def _timed(clock: _Clock) -> Any:
     from transformers import TrainerCallback
 
     def on_step_end(*_: Any, **__: Any) -> None:
-        clock.ends.append(time.monotonic())
+        clock.end_step()
 
     callback: Any = TrainerCallback()
     callback.on_step_end = on_step_end

@@ -22,7 +22,7 @@ from services.tracker import gauges, store, sweep_handlers
 from services.tracker.decide import alerts, budget, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
-from services.tracker.decide.mirror import ModelChange, Verdict
+from services.tracker.decide.mirror import ModelChange, SweepChange, Verdict
 from services.tracker.decide.sweeps import JobNews
 from services.tracker.mirror_handlers import Mirror
 from shared.errors import Rejected
@@ -206,7 +206,7 @@ def register(service: Service, mirror: Mirror) -> None:
     service.on(JobSucceeded, _in_turn(sweep_handlers.job_of_trial, mirror.queue))
     service.on(JobScheduled, _in_turn(job_scheduled, mirror.queue))
     service.on(CheckpointWritten, _in_turn(checkpoint_written, mirror.queue))
-    for fact in (*get_args(Verdict), *get_args(ModelChange)):
+    for fact in (*get_args(Verdict), *get_args(ModelChange), *get_args(SweepChange)):
         service.on(fact, mirror.queue)
     service.on(CheckpointOverdue, checkpoint_overdue)
     service.on(TrainingFailed, training_failed)

@@ -1,4 +1,4 @@
-"""The mirror in MLflow: facts about a job are queued in their transaction and logged in its run afterwards."""
+"""The mirror in MLflow: facts about a job or sweep are queued in their transaction and logged afterwards."""
 
 import asyncio
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ LONGEST_WAIT = Gauge("mlflow_longest_wait_seconds", "Time for which the oldest e
 
 
 class Mirror:
-    """Logs jobs in MLflow. Without an address it does nothing."""
+    """Logs jobs and sweeps in MLflow. Without an address it does nothing."""
 
     def __init__(self, settings: Settings) -> None:
         self._experiment_prefix = settings.mlflow_experiment_prefix
@@ -51,15 +51,15 @@ class Mirror:
         self._is_away = False
 
     async def queue(self, fact: Mirrored, unit: Unit) -> None:
-        """Have what the fact says of a job logged in its run after the commit."""
+        """Have what the fact says logged in the run of its job or sweep after the commit."""
         if self._mlflow is None:
             return
-        run = await store.lock_run(unit.conn, fact.job_id, fact.tenant)
+        run = await store.lock_run(unit.conn, mirror.subject_of(fact), fact.tenant)
         run, entry = mirror.add(run, fact, now=unit.now)
-        new = await store.add_points(unit.conn, run.job_id, entry.of_weights)
+        new = await store.add_points(unit.conn, run.subject_id, entry.of_weights)
         if (entry := mirror.without_logged(entry, new)) != Entry():
             await store.save_run(unit.conn, run)
-            await store.add_entry(unit.conn, run.job_id, entry)
+            await store.add_entry(unit.conn, run.subject_id, entry)
 
     async def send(self, service: Service) -> None:
         """Log what waits, of several runs at once, until nothing is due or MLflow is away."""
@@ -80,11 +80,11 @@ class Mirror:
         """Log the oldest entries of a run; return why that did not work."""
         assert self._mlflow is not None, "entries are queued where there is a server"
         async with service.unit() as unit:
-            number, entries = await store.list_entries(unit.conn, run.job_id, at_most=ENTRIES_TOGETHER)
+            number, entries = await store.list_entries(unit.conn, run.subject_id, at_most=ENTRIES_TOGETHER)
         experiment = f"{self._experiment_prefix}{run.tenant}"
         try:
             run_id = run.run_id or await self._mlflow.find_or_create_run(
-                experiment, run.job_id, run.waiting_since
+                experiment, run.subject_id, run.waiting_since, parent_id=run.parent_id
             )
             await self._mlflow.log(run_id, mirror.joined(entries))
         except (MlflowUnavailable, NotTaken) as error:
@@ -92,7 +92,7 @@ class Mirror:
             return error
         failpoint("mirror.logged")
         async with service.unit() as unit:
-            await store.save_sent(unit.conn, run.job_id, run_id, up_to=number)
+            await store.save_sent(unit.conn, run.subject_id, run_id, up_to=number)
         return None
 
     async def _put_off(self, service: Service, run: DueRun, error: MlflowUnavailable | NotTaken) -> None:
@@ -100,11 +100,11 @@ class Mirror:
         longest = WHILE_AWAY if isinstance(error, MlflowUnavailable) else AFTER_REFUSALS
         pause = min(longest, timedelta(seconds=2 ** min(run.failures, 12)))
         async with service.unit() as unit:
-            await store.save_problem(unit.conn, run.job_id, str(error), retry_at=unit.now + pause)
+            await store.save_problem(unit.conn, run.subject_id, str(error), retry_at=unit.now + pause)
         if isinstance(error, NotTaken):
             log.warning(
                 "MLflow refuses what is to be logged",
-                job_id=run.job_id,
+                subject_id=run.subject_id,
                 error=str(error),
                 again_in=str(pause),
             )

@@ -10,31 +10,33 @@ from services.tracker.decide.mirror import Entry, Measured, Run
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
 
-RUN = Columns("job_id, tenant, last_step, parameters")
-ADD_RUN = "INSERT INTO mirrored_run (job_id, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+RUN = Columns("subject_id, tenant, parent_id, last_step, parameters")
+ADD_RUN = "INSERT INTO mirrored_run (subject_id, tenant) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 # Entries are numbered under this lock, so that those of one run become visible in the order of their numbers.
-LOCK_RUN = f"SELECT {RUN.selected} FROM mirrored_run WHERE job_id = $1 FOR UPDATE"
+LOCK_RUN = f"SELECT {RUN.selected} FROM mirrored_run WHERE subject_id = $1 FOR UPDATE"
 SAVE_RUN = """
-    UPDATE mirrored_run SET last_step = $2, parameters = $3, changed_at = now(), due_at = coalesce(due_at, now()),
-                            waiting_since = coalesce(waiting_since, now())
-     WHERE job_id = $1"""
-ADD_ENTRY = "INSERT INTO mirror_entry (job_id, entry) VALUES ($1, $2)"
+    UPDATE mirrored_run SET last_step = $2, parameters = $3, parent_id = $4, changed_at = now(),
+                            due_at = coalesce(due_at, now()), waiting_since = coalesce(waiting_since, now())
+     WHERE subject_id = $1"""
+ADD_ENTRY = "INSERT INTO mirror_entry (subject_id, entry) VALUES ($1, $2)"
 ADD_POINTS = """
-    INSERT INTO mirrored_point (job_id, name, step) SELECT $1, * FROM unnest($2::text[], $3::bigint[])
+    INSERT INTO mirrored_point (subject_id, name, step) SELECT $1, * FROM unnest($2::text[], $3::bigint[])
     ON CONFLICT DO NOTHING RETURNING name, step"""
 DUE_RUNS = """
-    SELECT job_id, tenant, run_id, waiting_since, failures FROM mirrored_run
+    SELECT subject_id, tenant, parent_id, run_id, waiting_since, failures FROM mirrored_run
      WHERE due_at <= $1 ORDER BY due_at LIMIT $2"""
-NEXT_ENTRIES = "SELECT number, entry FROM mirror_entry WHERE job_id = $1 ORDER BY number LIMIT $2"
-FORGET_ENTRIES = "DELETE FROM mirror_entry WHERE job_id = $1 AND number <= $2"
+NEXT_ENTRIES = "SELECT number, entry FROM mirror_entry WHERE subject_id = $1 ORDER BY number LIMIT $2"
+FORGET_ENTRIES = "DELETE FROM mirror_entry WHERE subject_id = $1 AND number <= $2"
 SAVE_SENT = """
     UPDATE mirrored_run SET run_id = $2, failures = 0, problem = '',
                             due_at = CASE WHEN oldest.created_at IS NOT NULL THEN now() END,
                             waiting_since = oldest.created_at
       FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
-           SELECT created_at FROM mirror_entry WHERE job_id = $1 ORDER BY number LIMIT 1) AS oldest ON true
-     WHERE job_id = $1"""
-SAVE_PROBLEM = "UPDATE mirrored_run SET failures = failures + 1, problem = $2, due_at = $3 WHERE job_id = $1"
+           SELECT created_at FROM mirror_entry WHERE subject_id = $1 ORDER BY number LIMIT 1) AS oldest ON true
+     WHERE subject_id = $1"""
+SAVE_PROBLEM = (
+    "UPDATE mirrored_run SET failures = failures + 1, problem = $2, due_at = $3 WHERE subject_id = $1"
+)
 WAITING = "SELECT count(*) AS runs, min(waiting_since) AS since FROM mirrored_run WHERE due_at IS NOT NULL"
 PRUNE_RUNS = """
     DELETE FROM mirrored_run WHERE ctid = ANY(ARRAY(
@@ -45,8 +47,9 @@ PRUNE_RUNS = """
 class DueRun:
     """A run that something waits to be logged in."""
 
-    job_id: str
+    subject_id: str
     tenant: str
+    parent_id: str | None
     run_id: str | None
     """MLflow's id; None until the run is there."""
     waiting_since: datetime
@@ -54,51 +57,51 @@ class DueRun:
     """Times in a row that MLflow refused what was to be logged."""
 
 
-async def lock_run(conn: Connection, job_id: str, tenant: str) -> Run:
-    """Return what the run of the job has, which nobody else adds to until the commit."""
-    await conn.execute(ADD_RUN, job_id, tenant)
-    row = await conn.fetchrow(LOCK_RUN, job_id)
+async def lock_run(conn: Connection, subject_id: str, tenant: str) -> Run:
+    """Return what the run has, which nobody else adds to until the commit."""
+    await conn.execute(ADD_RUN, subject_id, tenant)
+    row = await conn.fetchrow(LOCK_RUN, subject_id)
     assert row is not None, "the row was added"
     return read(Run, row)
 
 
 async def save_run(conn: Connection, run: Run) -> None:
-    await conn.execute(SAVE_RUN, run.job_id, run.last_step, sorted(run.parameters))
+    await conn.execute(SAVE_RUN, run.subject_id, run.last_step, sorted(run.parameters), run.parent_id)
 
 
-async def add_points(conn: Connection, job_id: str, measured: Sequence[Measured]) -> set[tuple[str, int]]:
+async def add_points(conn: Connection, subject_id: str, measured: Sequence[Measured]) -> set[tuple[str, int]]:
     """Note these as logged; return name and step of those that were not before."""
     points = [(name, each.step) for each in measured for name in each.values]
     if not points:
         return set()
     names, steps = zip(*points, strict=True)
-    rows = await conn.fetch(ADD_POINTS, job_id, list(names), list(steps))
+    rows = await conn.fetch(ADD_POINTS, subject_id, list(names), list(steps))
     return {(row["name"], row["step"]) for row in rows}
 
 
-async def add_entry(conn: Connection, job_id: str, entry: Entry) -> None:
-    await conn.execute(ADD_ENTRY, job_id, to_jsonable_python(entry, inf_nan_mode="strings"))
+async def add_entry(conn: Connection, subject_id: str, entry: Entry) -> None:
+    await conn.execute(ADD_ENTRY, subject_id, to_jsonable_python(entry, inf_nan_mode="strings"))
 
 
 async def list_due_runs(conn: Connection, *, now: datetime, at_most: int) -> list[DueRun]:
     return [read(DueRun, row) for row in await conn.fetch(DUE_RUNS, now, at_most)]
 
 
-async def list_entries(conn: Connection, job_id: str, *, at_most: int) -> tuple[int, list[Entry]]:
+async def list_entries(conn: Connection, subject_id: str, *, at_most: int) -> tuple[int, list[Entry]]:
     """Return the oldest entries that wait, and the number of the last of them; 0 where none does."""
-    rows = await conn.fetch(NEXT_ENTRIES, job_id, at_most)
+    rows = await conn.fetch(NEXT_ENTRIES, subject_id, at_most)
     return rows[-1]["number"] if rows else 0, [read(Entry, row["entry"]) for row in rows]
 
 
-async def save_sent(conn: Connection, job_id: str, run_id: str, *, up_to: int) -> None:
+async def save_sent(conn: Connection, subject_id: str, run_id: str, *, up_to: int) -> None:
     """Forget the entries that were logged; the run is due no more where none is left."""
-    await conn.execute(LOCK_RUN, job_id)
-    await conn.execute(FORGET_ENTRIES, job_id, up_to)
-    await conn.execute(SAVE_SENT, job_id, run_id)
+    await conn.execute(LOCK_RUN, subject_id)
+    await conn.execute(FORGET_ENTRIES, subject_id, up_to)
+    await conn.execute(SAVE_SENT, subject_id, run_id)
 
 
-async def save_problem(conn: Connection, job_id: str, problem: str, *, retry_at: datetime) -> None:
-    await conn.execute(SAVE_PROBLEM, job_id, problem, retry_at)
+async def save_problem(conn: Connection, subject_id: str, problem: str, *, retry_at: datetime) -> None:
+    await conn.execute(SAVE_PROBLEM, subject_id, problem, retry_at)
 
 
 async def measure_waiting(conn: Connection, *, now: datetime) -> tuple[int, timedelta]:

@@ -1,7 +1,8 @@
 """An MLflow tracking server, over its REST API."""
 
+import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,8 +22,8 @@ MAX_PAIRS = 100
 LONGEST_DIGEST = 36
 NO_SECRET = SecretStr("")
 DOES_NOT_EXIST = "RESOURCE_DOES_NOT_EXIST"
-JOB_TAG = "retune.job_id"
-"""Tag by which a run is looked up, so that a job never has two."""
+ID_TAG = "retune.id"
+"""Tag with the id of a run's job or sweep, by which the run is looked up, so that none ever has two."""
 
 
 class MlflowUnavailable(Unavailable):
@@ -60,25 +61,37 @@ class Mlflow:
             transport=transport,
         )
         self._experiments: dict[str, str] = {}
+        self._making = asyncio.Lock()
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def find_or_create_run(self, experiment: str, job_id: str, began_at: datetime) -> str:
-        """Return the id of the job's run in the experiment, which is made where it is missing."""
-        experiment_id = await self._experiment(experiment)
+    async def find_or_create_run(
+        self, experiment: str, subject_id: str, began_at: datetime, *, parent_id: str | None = None
+    ) -> str:
+        """Return the id of the run in the experiment; it is made where it is missing, and its parent's before it."""
+        async with self._making:
+            experiment_id = await self._experiment(experiment)
+            tags = {}
+            if parent_id is not None:
+                tags["mlflow.parentRunId"] = await self._run(experiment_id, parent_id, began_at, {})
+            return await self._run(experiment_id, subject_id, began_at, tags)
+
+    async def _run(
+        self, experiment_id: str, subject_id: str, began_at: datetime, tags: Mapping[str, str]
+    ) -> str:
         search = {
             "experiment_ids": [experiment_id],
-            "filter": f"tags.`{JOB_TAG}` = '{job_id}'",
+            "filter": f"tags.`{ID_TAG}` = '{subject_id}'",
             "max_results": 1,
         }
         for run in (await self._post("runs/search", search)).get("runs", []):
             return str(run["info"]["run_id"])
         new = {
             "experiment_id": experiment_id,
-            "run_name": job_id,
+            "run_name": subject_id,
             "start_time": _milliseconds(began_at),
-            "tags": _pairs({JOB_TAG: job_id, "mlflow.source.name": "retune", "mlflow.source.type": "JOB"}),
+            "tags": _pairs({ID_TAG: subject_id, "mlflow.source.name": "retune", **tags}),
         }
         return str((await self._post("runs/create", new))["run"]["info"]["run_id"])
 

@@ -26,11 +26,13 @@ SAVE_TRIAL = f"""
     ON CONFLICT (sweep_id, number) DO UPDATE SET {TRIAL.excluded}"""
 SAVE_ARTIFACT = "UPDATE trial SET artifact = $2 WHERE job_id = $1"
 FIND_ARTIFACT = "SELECT artifact FROM trial WHERE sweep_id = $1 AND number = $2"
-# What was charged, what will be unless the attempt turns out to be free, and what attempts cost that run.
+# What was charged, what will be unless the attempt turns out to be free, and what attempts cost that run. A node may
+# have been given by a clock that is ahead of ours.
 SPENT = """
     SELECT coalesce(sum(CASE WHEN cost.is_ended AND NOT cost.is_charged THEN 0
                              WHEN cost.until IS NOT NULL THEN cost.cost
-                             ELSE watch.price_per_hour * extract(epoch FROM $2 - watch.began_at) / 3600 END), 0)
+                             ELSE watch.price_per_hour * greatest(extract(epoch FROM $2 - watch.began_at), 0) / 3600
+                        END), 0)
       FROM trial JOIN cost USING (job_id) LEFT JOIN watch USING (job_id, attempt)
      WHERE trial.sweep_id = $1"""
 PRUNE_SWEEPS = """

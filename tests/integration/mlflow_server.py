@@ -51,14 +51,14 @@ class MlflowServer:
             await asyncio.to_thread(self._process.wait)
             self._process = None
 
-    async def runs(self, experiment: str, job_id: str) -> list[dict[str, Any]]:
-        """Return all runs of the job in this experiment, deleted ones too."""
+    async def runs(self, experiment: str, subject_id: str) -> list[dict[str, Any]]:
+        """Return all runs of the job or sweep in this experiment, deleted ones too."""
         answer = await self.get("experiments/get-by-name", experiment_name=experiment)
         if "experiment" not in answer:
             return []
         search = {
             "experiment_ids": [answer["experiment"]["experiment_id"]],
-            "filter": f"tags.`retune.job_id` = '{job_id}'",
+            "filter": f"tags.`retune.id` = '{subject_id}'",
             "run_view_type": "ALL",
         }
         runs: list[dict[str, Any]] = (await self.post("runs/search", search)).get("runs", [])

@@ -9,8 +9,10 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import CapacityType
+from schemas.base import CapacityType, TrialOf
 from schemas.node import AllocatedNode, NodesProvisioned
+from schemas.sweep import SubmitSweep
+from services.tracker.decide.trial import job_id_of
 from tests.builders import NOON, TENANT, a_dataset_ref
 from tests.integration.kernel.conftest import until
 from tests.integration.kills import alive, killed_at
@@ -29,6 +31,7 @@ from tests.unit.tracker.mirror_world import (
     succeeded,
     written,
 )
+from tests.unit.tracker.sweep_world import a_sweep_spec, cancelled
 
 __all__ = ["db"]
 
@@ -86,24 +89,21 @@ async def begin(voice: Voices, job_id: str, *, attempt: int = 1, resumed_at: int
 
 
 async def run_of(
-    mlflow: MlflowServer, job_id: str, *, until_step: int = -1, state: str = ""
+    mlflow: MlflowServer, subject_id: str, *, until_step: int = -1, status: str = ""
 ) -> dict[str, Any]:
-    """Wait for the job's one run, until it has the loss of this step and this state."""
+    """Wait for the one run of the job or sweep, until it has the loss of this step and this status, which is sent last."""
 
     async def is_there() -> dict[str, Any] | None:
-        runs = await mlflow.runs(EXPERIMENT, job_id)
+        runs = await mlflow.runs(EXPERIMENT, subject_id)
         assert len(runs) < 2, runs
-        if not runs:
+        if not runs or status not in ("", runs[0]["info"]["status"]):
             return None
-        steps = [step for step, _ in await mlflow.history(runs[0]["info"]["run_id"], "loss")]
-        tags = tags_of(runs[0])
-        return (
-            runs[0]
-            if max(steps, default=-1) >= until_step and state in ("", tags.get("retune.state"))
-            else None
-        )
+        steps = [step for step, _ in await losses(mlflow, runs[0])]
+        return runs[0] if max(steps, default=-1) >= until_step else None
 
-    return dict(await until(is_there, f"the run of {job_id} with step {until_step} and state {state!r}"))
+    return dict(
+        await until(is_there, f"the run of {subject_id} with step {until_step} and status {status!r}")
+    )
 
 
 def tags_of(run: dict[str, Any]) -> dict[str, str]:
@@ -116,7 +116,7 @@ async def losses(mlflow: MlflowServer, run: dict[str, Any]) -> list[tuple[int, f
 
 async def until_queued(db: asyncpg.Connection, job_id: str, last_step: int) -> None:
     async def is_queued() -> bool:
-        query = "SELECT last_step FROM tracker.mirrored_run WHERE job_id = $1"
+        query = "SELECT last_step FROM tracker.mirrored_run WHERE subject_id = $1"
         return await db.fetchval(query, job_id) == last_step
 
     await until(is_queued, f"step {last_step} of {job_id} queued")
@@ -145,8 +145,8 @@ async def test_a_job_that_was_preempted_is_one_run_with_all_that_came_of_it(
     await until(is_promoted, "stage and verdict in the run")
     await voice.say("scheduler", succeeded(job_id))
 
-    run = await run_of(mlflow, job_id, state="succeeded")
-    assert (run["info"]["status"], run["info"]["run_name"]) == ("FINISHED", job_id)
+    run = await run_of(mlflow, job_id, status="FINISHED")
+    assert (run["info"]["run_name"], tags_of(run)["retune.state"]) == (job_id, "succeeded")
     assert run["info"]["end_time"] >= run["info"]["start_time"]
     expected = [(step, (1 if step <= 30 else 2) + step / 100) for step in range(1, 51)]
     assert await losses(mlflow, run) == expected
@@ -179,7 +179,7 @@ async def test_what_happens_while_mlflow_is_away_is_logged_when_it_is_back(
     await until_queued(db, job_id, 200)
     await until_queued(db, later, 5)
     await mlflow.start()
-    run = await run_of(mlflow, job_id, until_step=200, state="succeeded")
+    run = await run_of(mlflow, job_id, until_step=200, status="FINISHED")
     assert [step for step, _ in await losses(mlflow, run)] == list(range(1, 201))
     await run_of(mlflow, later, until_step=5)
 
@@ -206,7 +206,7 @@ async def test_a_run_that_somebody_deleted_holds_up_no_other(
     await voice.say("runner", recorded([2], job_id))
 
     async def is_noted() -> str:
-        return await db.fetchval("SELECT problem FROM tracker.mirrored_run WHERE job_id = $1", job_id)
+        return await db.fetchval("SELECT problem FROM tracker.mirrored_run WHERE subject_id = $1", job_id)
 
     assert "must be in the 'active' state" in await until(is_noted, "the refusal noted")
     other = f"{job_id}-other"
@@ -215,3 +215,26 @@ async def test_a_run_that_somebody_deleted_holds_up_no_other(
     await run_of(mlflow, other, until_step=1)
     await mlflow.post("runs/restore", {"run_id": run["info"]["run_id"]})
     await run_of(mlflow, job_id, until_step=2)
+
+
+async def test_a_sweep_is_the_parent_of_its_trials(voice: Voices, mlflow: MlflowServer, job_id: str):
+    sweep_id = job_id.replace("ftjob", "sweep")
+    spec = a_sweep_spec(num_trials=1, concurrency=1)
+    await voice.say("gateway", SubmitSweep(sweep_id=sweep_id, tenant=TENANT, dataset_id="ds-1", spec=spec))
+    trial = job_id_of(sweep_id, 0)
+    await voice.say("scheduler", scheduled(trial, trial=TrialOf(sweep_id=sweep_id, number=0)))
+    await voice.say("provisioner", provisioned(trial, 1))
+    await voice.say("runner", recorded([1, 2], trial))
+    child = await run_of(mlflow, trial, until_step=2)
+
+    async def parameters() -> set[str]:
+        """Empty until its own entries are logged: a trial may have made the run."""
+        runs = await mlflow.runs(EXPERIMENT, sweep_id)
+        return {each["key"] for run in runs for each in run["data"].get("params", [])}
+
+    assert await until(parameters, "what the sweep searches") >= {"algorithm", "num_trials", "base_model"}
+    parent = await run_of(mlflow, sweep_id, status="RUNNING")
+    assert tags_of(child)["mlflow.parentRunId"] == parent["info"]["run_id"]
+    await voice.say("scheduler", cancelled(trial))
+    over = await run_of(mlflow, sweep_id, status="FAILED")
+    assert tags_of(over)["retune.sweep"] == "all trials have ended; none was trained to its end"

@@ -11,7 +11,7 @@ from services.gateway.page.views import ROUTES, STATES, Tone, model_view
 
 BOX_WIDTH, BOX_HEIGHT = 216, 50
 COLUMN_GAP, ROW_GAP = 48, 14
-NAME_CHARACTERS = 28
+NAME_CHARACTERS = 25
 """Characters of a name that fit a box."""
 
 

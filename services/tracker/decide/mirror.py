@@ -1,4 +1,4 @@
-"""What the run of a job in MLflow shows: what each fact about the job adds to it."""
+"""What the run of a job or a sweep in MLflow shows: what each fact about it adds."""
 
 import json
 import re
@@ -21,13 +21,15 @@ from schemas.job import (
     JobSucceeded,
 )
 from schemas.model import ModelArchived, ModelDemoted, ModelPromoted, ModelRegistered
+from schemas.sweep import SweepEnded, SweepState, SweepSubmitted, TrialEnded
 from schemas.training import REWARDS, CheckpointWritten, StepsRecorded
 
 JobProgress = JobScheduled | JobStageCompleted | JobEvaluating | JobPaused | JobRequeued
 JobEnd = JobSucceeded | JobFailed | JobCancelled
 Verdict = EvalPassed | EvalFailed | EvalInconclusive
 ModelChange = ModelRegistered | ModelPromoted | ModelDemoted | ModelArchived
-Mirrored = JobProgress | JobEnd | Verdict | ModelChange | StepsRecorded | CheckpointWritten
+SweepChange = SweepSubmitted | TrialEnded | SweepEnded
+Mirrored = JobProgress | JobEnd | Verdict | ModelChange | StepsRecorded | CheckpointWritten | SweepChange
 
 LONGEST_VALUE = 5_000
 """Characters of a parameter's or tag's value; MLflow takes 6,000 and 8,000."""
@@ -46,6 +48,13 @@ class RunStatus(StrEnum):
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     KILLED = "KILLED"
+
+
+SWEEP_STATUS = {
+    SweepState.SUCCEEDED: RunStatus.FINISHED,
+    SweepState.FAILED: RunStatus.FAILED,
+    SweepState.CANCELLED: RunStatus.KILLED,
+}
 
 
 @dataclass(frozen=True)
@@ -74,14 +83,22 @@ class Entry:
 
 @dataclass(frozen=True)
 class Run:
-    """What of a job is in its run, or waits to be."""
+    """What is in a run, or waits to be."""
 
-    job_id: str
+    subject_id: str
+    """Id of the job or sweep."""
     tenant: str
+    parent_id: str | None = None
+    """Id of the sweep of which the job is a trial, once that is known."""
     last_step: int = -1
     """Newest step whose metrics were taken up: an attempt that trains steps again adds nothing to them."""
     parameters: frozenset[str] = frozenset()
     """Names of the parameters that were taken up: MLflow lets none change."""
+
+
+def subject_of(fact: Mirrored) -> str:
+    """Return the id of the job or sweep in whose run the fact is logged."""
+    return fact.sweep_id if isinstance(fact, SweepChange) else fact.job_id
 
 
 def add(run: Run, fact: Mirrored, *, now: datetime) -> tuple[Run, Entry]:
@@ -97,14 +114,18 @@ def add(run: Run, fact: Mirrored, *, now: datetime) -> tuple[Run, Entry]:
             entry = _verdict(fact, now=now)
         case ModelRegistered() | ModelPromoted() | ModelDemoted() | ModelArchived():
             entry = _model(fact)
+        case SweepSubmitted() | TrialEnded() | SweepEnded():
+            entry = _sweep(fact, now=now)
         case JobSucceeded() | JobFailed() | JobCancelled():
             entry = _end(fact, now=now)
         case _:
             entry = _progress(fact)
     parameters = {name: value for name, value in entry.parameters.items() if name not in run.parameters}
     steps = [each.step for each in fact.steps] if isinstance(fact, StepsRecorded) else []
+    trial = fact.spec.trial if isinstance(fact, JobScheduled) else None
     run = replace(
         run,
+        parent_id=trial.sweep_id if trial else run.parent_id,
         last_step=max(run.last_step, *steps, -1),
         parameters=run.parameters | parameters.keys(),
     )
@@ -203,6 +224,23 @@ def _model(fact: ModelChange) -> Entry:
     if isinstance(fact, ModelPromoted) and fact.approved_by:
         ours["approved_by"] = fact.approved_by
     return Entry(tags=_tags(ours))
+
+
+def _sweep(fact: SweepChange, *, now: datetime) -> Entry:
+    """Return what a sweep searches, the loss of each trial with the trial's number as its step, and the best one."""
+    match fact:
+        case SweepSubmitted():
+            search = fact.spec.model_dump(mode="json", exclude={"job"}, exclude_none=True)
+            parameters = {"base_model": fact.spec.job.base_model, **_flattened(search, "")}
+            return Entry(parameters=parameters, tags=_tags({"state": "running"}), status=RunStatus.RUNNING)
+        case TrialEnded():
+            values = {} if fact.valid_loss is None else {"trial.valid_loss": fact.valid_loss}
+            return Entry((Measured(fact.number, now, values),) if values else ())
+        case SweepEnded():
+            ours = {"state": fact.state, "sweep": fact.message, "cost_usd": fact.cost}
+            if fact.best is not None:
+                ours |= {"best_trial": fact.best, "best_valid_loss": fact.best_valid_loss}
+            return Entry(tags=_tags(ours), status=SWEEP_STATUS[fact.state], ended_at=now)
 
 
 def _tags(values: Mapping[str, Any]) -> dict[str, str]:

@@ -1,8 +1,9 @@
--- 0015_mirror_to_mlflow.sql: what the runs of jobs in MLflow have, and what waits to be logged there
+-- 0015_mirror_to_mlflow.sql: what the runs of jobs and sweeps in MLflow have, and what waits to be logged there
 SET LOCAL lock_timeout = '4s';
 CREATE TABLE mirrored_run (
-    job_id        text        NOT NULL PRIMARY KEY,
+    subject_id    text        NOT NULL PRIMARY KEY,
     tenant        text        NOT NULL,
+    parent_id     text,
     run_id        text,
     last_step     bigint      NOT NULL DEFAULT -1,
     parameters    jsonb       NOT NULL DEFAULT '[]',
@@ -17,16 +18,16 @@ CREATE INDEX mirrored_run_due ON mirrored_run (due_at, waiting_since) WHERE due_
 
 CREATE TABLE mirror_entry (
     number     bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    job_id     text        NOT NULL REFERENCES mirrored_run (job_id) ON DELETE CASCADE,
+    subject_id text        NOT NULL REFERENCES mirrored_run ON DELETE CASCADE,
     entry      jsonb       NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX mirror_entry_of_run ON mirror_entry (job_id, number);
+CREATE INDEX mirror_entry_of_run ON mirror_entry (subject_id, number);
 
 -- Metrics of weights, of which two messages speak: each is logged once.
 CREATE TABLE mirrored_point (
-    job_id text   NOT NULL REFERENCES mirrored_run (job_id) ON DELETE CASCADE,
-    name   text   NOT NULL,
-    step   bigint NOT NULL,
-    PRIMARY KEY (job_id, name, step)
+    subject_id text   NOT NULL REFERENCES mirrored_run ON DELETE CASCADE,
+    name       text   NOT NULL,
+    step       bigint NOT NULL,
+    PRIMARY KEY (subject_id, name, step)
 );

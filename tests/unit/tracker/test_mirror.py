@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
@@ -9,6 +10,7 @@ from schemas.base import FailureClass, TrialOf
 from schemas.job import JobCancelled, JobFailed, JobPaused, JobStage, JobStageCompleted, PauseReason
 from schemas.model import ModelArchived, ModelDemoted
 from schemas.specification import LoraSpec
+from schemas.sweep import SweepEnded, SweepState, SweepSubmitted, TrialEnded
 from services.tracker.decide.mirror import (
     LONGEST_VALUE,
     Entry,
@@ -18,6 +20,7 @@ from services.tracker.decide.mirror import (
     RunStatus,
     add,
     joined,
+    subject_of,
     without_logged,
 )
 from tests.builders import NOON, TENANT, a_dataset_ref, a_sha
@@ -35,6 +38,7 @@ from tests.unit.tracker.mirror_world import (
     succeeded,
     written,
 )
+from tests.unit.tracker.sweep_world import a_sweep_spec
 
 NEW = Run(JOB_ID, TENANT)
 OF_MODEL = {
@@ -98,6 +102,36 @@ def test_a_later_stage_has_a_recipe_of_its_own():
 def test_a_trial_names_its_sweep():
     tags = entry_of(scheduled(trial=TrialOf(sweep_id="sweep-1", number=3))).tags
     assert (tags["retune.sweep_id"], tags["retune.trial"]) == ("sweep-1", "3")
+
+
+def test_a_trial_is_below_its_sweep():
+    run, _ = add(NEW, scheduled(trial=TrialOf(sweep_id="sweep-1", number=3)), now=NOON)
+    assert run.parent_id == "sweep-1"
+    assert add(run, recorded([1]), now=NOON)[0].parent_id == "sweep-1"
+
+
+def test_a_sweep_has_what_it_searches_and_the_loss_of_each_trial():
+    of_sweep = {"sweep_id": "sweep-1", "tenant": TENANT}
+    spec = a_sweep_spec()
+    begun = SweepSubmitted(**of_sweep, dataset_id="ds-1", spec=spec, submitted_at=NOON)
+    trial = {**of_sweep, "number": 2, "job_id": "ftjob-trial"}
+    ended = SweepEnded(
+        **of_sweep, state=SweepState.SUCCEEDED, best=2, best_valid_loss=1.5, num_trials=8, cost=Decimal("3.5"), message="done"
+    )  # fmt: skip
+    assert {
+        subject_of(each) for each in (begun, TrialEnded(**trial, state="completed", valid_loss=1.5), ended)
+    } == {"sweep-1"}
+    entry = entry_of(begun)
+    assert (entry.parameters["base_model"], entry.parameters["num_trials"]) == ("tiny", "8")
+    assert entry.parameters["parameters.lora.rank.choices"] == "[4, 8, 16]"
+    assert not [name for name in entry.parameters if name.startswith("job.")]
+    assert entry_of(TrialEnded(**trial, state="completed", valid_loss=1.5)).measured == (
+        Measured(2, NOON, {"trial.valid_loss": 1.5}),
+    )
+    assert entry_of(TrialEnded(**trial, state="failed", valid_loss=None)) == Entry()
+    over = entry_of(ended)
+    assert (over.status, over.ended_at, over.tags["retune.best_trial"]) == (RunStatus.FINISHED, NOON, "2")
+    assert over.tags["retune.cost_usd"] == "3.5"
 
 
 def test_each_step_is_taken_up_once_however_often_it_is_trained():

@@ -1,5 +1,6 @@
 """What is asked of MLflow's REST API, and what its answers mean."""
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -145,3 +146,30 @@ async def test_an_experiment_is_made_where_it_is_missing_and_looked_up_once():
     assert paths.count("experiments/create") == 1
     (first, _) = server.bodies("runs/create")
     assert (first["experiment_id"], first["run_name"], first["start_time"]) == ("7", "ftjob-1", MILLISECONDS)
+
+
+async def test_the_parent_of_a_run_is_made_before_it():
+    made: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        match request.url.path.rpartition("mlflow/")[2]:
+            case "experiments/get-by-name":
+                return httpx.Response(200, json={"experiment": {"experiment_id": "7"}})
+            case "runs/search":
+                known = [name for name in made if f"'{name}'" in json.loads(request.content)["filter"]]
+                return httpx.Response(
+                    200, json={"runs": [{"info": {"run_id": f"run of {name}"}} for name in known]}
+                )
+            case "runs/create":
+                made.append(json.loads(request.content)["run_name"])
+                return httpx.Response(200, json={"run": {"info": {"run_id": f"run of {made[-1]}"}}})
+        raise AssertionError(request.url)
+
+    server = Server(answer)
+    client = server.client()
+    jobs = [client.find_or_create_run("e", f"job-{n}", NOON, parent_id="sweep") for n in range(3)]
+    assert await asyncio.gather(*jobs) == [f"run of job-{n}" for n in range(3)]
+    assert made == ["sweep", "job-0", "job-1", "job-2"]
+    tags = [{each["key"]: each["value"] for each in body["tags"]} for body in server.bodies("runs/create")]
+    assert [each.get("mlflow.parentRunId") for each in tags] == [None, *["run of sweep"] * 3]
+    assert [each["retune.id"] for each in tags] == made
