@@ -33,7 +33,7 @@ class Node:
         if len(self.name) <= NAME_CHARACTERS:
             return self.name
         half = NAME_CHARACTERS // 2
-        return f"{self.name[: half - 1]}…{self.name[-half:]}"
+        return f"{self.name[: NAME_CHARACTERS - half - 1]}…{self.name[-half:]}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Jobs in every state for the page to show, made by the events and rows that services would have made."""
 
+import asyncio
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
 from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway.sweep_rows import add_sweep
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import PATIENCE_SECONDS, World, mark, until
 from tests.reports import a_file_report, a_report
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
@@ -354,3 +355,22 @@ def csrf_in(html: str) -> str:
 def words_of(answer: httpx.Response) -> str:
     """What a person reads."""
     return unescape(" ".join(re.sub(r"<[^>]*>", " ", answer.text.partition("<main")[2]).split()))
+
+
+async def heard(lines: AsyncIterator[str], *names: str) -> tuple[str, str, Any]:
+    """Id, name and data of the next event of these names."""
+    fields: dict[str, str] = {}
+    others: list[str] = []
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for line in lines:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+                if not line:
+                    if fields["event"] in names:
+                        return fields["id"], fields["event"], json.loads(fields["data"])
+                    others.append(fields["event"])
+                    fields = {}
+    except TimeoutError:
+        raise AssertionError(f"no {names} in {PATIENCE_SECONDS:.0f} s but {others}") from None
+    raise AssertionError(f"the stream ended before {names}")

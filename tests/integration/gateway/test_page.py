@@ -1,7 +1,6 @@
 """The page on the real gateway, as a browser asks for it: sessions, rights, forms, what is shown and how it is written."""
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -19,11 +18,12 @@ from tests.integration.gateway.pages import (
     Shown,
     add_many_jobs,
     csrf_in,
+    heard,
     logged_in,
     populate,
     words_of,
 )
-from tests.integration.gateway.world import PATIENCE_SECONDS, World, digest_of, mark, new_key, until
+from tests.integration.gateway.world import World, digest_of, mark, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -382,122 +382,6 @@ class TestLists:
         assert answer.status_code == 400
         assert "search: found 'status:nowhere', expected one of active, paused" in unescape(answer.text)
         assert "No job fits" in (await client.get("/jobs?q=nothing-like-it")).text
-
-
-async def heard(lines: AsyncIterator[str], *names: str) -> tuple[str, str, Any]:
-    """Id, name and data of the next event of these names."""
-    fields: dict[str, str] = {}
-    others: list[str] = []
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            async for line in lines:
-                name, _, value = line.partition(": ")
-                fields[name] = value
-                if not line:
-                    if fields["event"] in names:
-                        return fields["id"], fields["event"], json.loads(fields["data"])
-                    others.append(fields["event"])
-                    fields = {}
-    except TimeoutError:
-        raise AssertionError(f"no {names} in {PATIENCE_SECONDS:.0f} s but {others}") from None
-    raise AssertionError(f"the stream ended before {names}")
-
-
-class TestStreams:
-    async def test_bring_what_changed_once(self, world, person):
-        job = await world.a_running_job()
-        path = f"/jobs/{job}/stream"
-        async with person.stream("GET", path, params={"step": 10}) as events:
-            assert events.headers["content-type"].startswith("text/event-stream")
-            lines = events.aiter_lines()
-            first, _, _ = await heard(lines, "ready")
-            await world.db.execute("UPDATE job SET cost = 7.5 WHERE job_id = $1", job)
-            while "$7.50" not in (part := (await heard(lines, "part"))[2])["html"]:
-                pass
-            assert part["id"] == "job-head"
-            changed, _, _ = await heard(lines, "ping")
-        assert first != changed
-        async with person.stream("GET", path, headers={"last-event-id": changed}) as events:
-            _, name, _ = await heard(events.aiter_lines(), "part", "ready")
-        assert name == "ready"
-
-    async def test_of_curves_bring_new_steps(self, world, person):
-        job = await world.a_running_job()
-        async with person.stream("GET", f"/jobs/{job}/stream", params={"step": 9}) as events:
-            _, _, points = await heard(events.aiter_lines(), "steps")
-        assert [(point["step"], point["loss"], point["attempt"]) for point in points] == [(10, 2.0, 1)]
-
-    async def test_of_a_timeline_bring_new_events(self, world, person):
-        job = await world.a_running_job()
-        async with person.stream("GET", f"/jobs/{job}/stream", params={"tab": "timeline"}) as events:
-            lines = events.aiter_lines()
-            await heard(lines, "ready")
-            await world.db.execute(
-                """INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
-                   VALUES ($1, 'demo', 'e', 'JobWarned', 'warn', $2, '{}', now())""",
-                job, HOSTILE,
-            )  # fmt: skip
-            _, _, news = await heard(lines, "events")
-        assert news["count"] == 1
-        assert "<script>" not in news["html"]
-        assert HOSTILE in unescape(news["html"])
-
-    async def test_of_a_list_bring_rows_and_count_new_jobs(self, world, person):
-        job = await world.a_running_job()
-        page = await person.get("/jobs")
-        stream = unescape(re.search(r'data-stream="([^"]+)"', page.text)[1])
-        async with person.stream("GET", stream) as events:
-            lines = events.aiter_lines()
-            await heard(lines, "ready")
-            await world.db.execute("UPDATE job SET cost = 8.25 WHERE job_id = $1", job)
-            while "$8.25" not in (part := (await heard(lines, "part"))[2])["html"]:
-                pass
-            assert part["id"] == f"job-{job}"
-            await world.a_running_job()
-            while (await heard(lines, "newer"))[2] < 1:
-                pass
-        async with person.stream("GET", stream) as events:
-            assert (await heard(events.aiter_lines(), "newer"))[2] == 1
-
-    async def test_of_other_pages_bring_what_changed(self, world):
-        tenant = f"t-{mark()}"
-        world.keys[tenant] = await new_key(world, tenant)
-        shown = await populate(world, tenant)
-        version = shown.served.model_id
-        cost = """
-            INSERT INTO attempt_cost (job_id, attempt, tenant, pool, capacity_type, cost, charged, node_seconds,
-                                      device_seconds, ended_at)
-            VALUES ($1, 77, $2, 'cpu', 'spot', 1234.5, 1234.5, 60, 60, now())"""
-        pages = [
-            ("/models", "models", "UPDATE model SET stage = 'archived' WHERE model_id = $1", (version,), "archived"),
-            (f"/models/{version}", "model", "UPDATE route SET state = 'failed' WHERE model_id = $1", (version,), "failed"),
-            ("/deployments", "deployments", "UPDATE route SET reason = $2 WHERE model_id = $1", (version, HOSTILE), HOSTILE),
-            ("/datasets", "datasets", "UPDATE dataset SET state = 'deleted' WHERE dataset_id = $1", (shown.dataset,), "deleted"),
-            ("/sweeps", "sweeps", "UPDATE sweep SET state = 'cancelled' WHERE sweep_id = $1", (shown.sweep,), "cancelled"),
-            ("/costs", "costs", cost, (shown.running, tenant), "$1,234.50"),
-        ]  # fmt: skip
-        async with logged_in(world, tenant) as client:
-            for path, element, change, arguments, expected in pages:
-                page = await client.get(path)
-                stream = unescape(re.search(r'<body[^>]*data-stream="([^"]+)"', page.text)[1])
-                async with client.stream("GET", stream) as events:
-                    lines = events.aiter_lines()
-                    _, _, before = await heard(lines, "part")
-                    assert expected not in unescape(before["html"]), path
-                    await world.db.execute(change, *arguments)
-                    _, _, after = await heard(lines, "part")
-                assert after["id"] == element
-                assert f'<div id="{element}">' in page.text
-                assert expected in unescape(after["html"]), path
-                assert "<script>" not in after["html"]
-
-    async def test_of_what_happens_now_bring_a_new_job(self, world, person):
-        async with person.stream("GET", "/now/stream") as events:
-            lines = events.aiter_lines()
-            await heard(lines, "ready")
-            job = await world.a_running_job()
-            while job not in (await heard(lines, "part"))[2]["html"]:
-                pass
 
 
 class TestCurves:

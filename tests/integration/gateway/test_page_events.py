@@ -13,8 +13,7 @@ from services.gateway.recent_events import EventFilter
 from shared.clock import utc_now
 from shared.messaging.retention import Pruning, prune
 from shared.postgres.database import Database
-from tests.integration.gateway.pages import HOSTILE, logged_in, words_of
-from tests.integration.gateway.test_page import heard
+from tests.integration.gateway.pages import HOSTILE, heard, logged_in, words_of
 from tests.integration.gateway.world import World, mark, new_key, until
 from tests.integration.voices import ear
 

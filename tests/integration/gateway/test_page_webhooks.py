@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.gateway.pages import HOSTILE, csrf_in, logged_in, words_of
-from tests.integration.gateway.test_page import heard
+from tests.integration.gateway.pages import HOSTILE, csrf_in, heard, logged_in, words_of
 from tests.integration.gateway.test_webhooks import RUNNING, owner, receiver, tenant
 from tests.integration.gateway.world import World, mark, new_key, until
 
