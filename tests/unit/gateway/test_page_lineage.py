@@ -119,6 +119,6 @@ def test_of_many_children_the_newest_are_shown_and_the_rest_counted():
 def test_a_long_name_is_cut_in_its_middle():
     shown = Node("this version", NAME).shown_name
     assert len(shown) == NAME_CHARACTERS
-    assert shown.startswith("ft:tiny-llama")
+    assert shown.startswith("ft:tiny-lla")
     assert shown.endswith(":0123abcd")
     assert Node("slot", "x" * NAME_CHARACTERS).shown_name == "x" * NAME_CHARACTERS
