@@ -32,9 +32,10 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         _SHORTER,
     ),
     "expert parallelism": (("expert_parallel", "expert_parallel_size", "ep_size"), _SHARDED),
-    "building a model in slices with deepspeed": (
+    "choosing how deepspeed builds a model": (
         ("zero_init", "zero3_init_flag", "zero3_init"),
-        "recipe.sharding.library fsdp2, whose processes read only their own rows of a base model, of most families",
+        "recipe.sharding.library deepspeed with stage 3, which always builds it by zero.Init, of most families: no "
+        "process ever has the whole base model",
     ),
     "keeping deepspeed's weights in the host's memory": (
         ("offload_param", "offload_params", "offload_param_device", "fsdp_offload_params", "cpu_offload"),
