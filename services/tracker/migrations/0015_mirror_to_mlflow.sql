@@ -17,7 +17,7 @@ CREATE INDEX mirrored_run_changed ON mirrored_run (changed_at);
 CREATE INDEX mirrored_run_due ON mirrored_run (due_at, waiting_since) WHERE due_at IS NOT NULL;
 
 CREATE TABLE mirror_entry (
-    number     bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    number     bigserial   NOT NULL PRIMARY KEY,
     subject_id text        NOT NULL REFERENCES mirrored_run ON DELETE CASCADE,
     entry      jsonb       NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now()
