@@ -34,8 +34,7 @@ _WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "expert parallelism": (("expert_parallel", "expert_parallel_size", "ep_size"), _SHARDED),
     "choosing how deepspeed builds a model": (
         ("zero_init", "zero3_init_flag", "zero3_init"),
-        "recipe.sharding.library deepspeed with stage 3, which always builds it by zero.Init, of most families: no "
-        "process ever has the whole base model",
+        "recipe.sharding.library deepspeed with stage 3, which builds by zero.Init: no process has the whole base",
     ),
     "keeping deepspeed's weights in the host's memory": (
         ("offload_param", "offload_params", "offload_param_device", "fsdp_offload_params", "cpu_offload"),
