@@ -141,15 +141,7 @@ def trl(
         peft_config=lora,
         callbacks=[_timed(clock)],
     )
-    collate = trainer.data_collator
-
-    def counted(examples: list[dict[str, Any]]) -> Any:
-        batch = collate(examples)
-        mask = batch.get("attention_mask")
-        clock.tokens.append(int(batch["input_ids"].numel() if mask is None else mask.sum()))
-        return batch
-
-    trainer.data_collator = counted
+    trainer.data_collator = _counted(trainer.data_collator, clock)
     trainer.train()
     adapter = scratch / "adapter"
     trainer.save_model(str(adapter))
@@ -223,6 +215,16 @@ def _base(directory: Path, method: str, dtype: Any) -> Any:
     )
     loading = {"quantization_config": quantized, "device_map": {"": "cpu"}} if method == "qlora" else {}
     return AutoModelForCausalLM.from_pretrained(directory / BASE, dtype=dtype, **loading)
+
+
+def _counted(collate: Any, clock: _Clock) -> Any:
+    def counted(examples: list[dict[str, Any]]) -> Any:
+        batch = collate(examples)
+        mask = batch.get("attention_mask")
+        clock.tokens.append(int(batch["input_ids"].numel() if mask is None else mask.sum()))
+        return batch
+
+    return counted
 
 
 def _timed(clock: _Clock) -> Any:

@@ -117,6 +117,11 @@ class Mirror:
             log.info("MLflow answers again")
         self._is_away = bool(problems)
 
+    async def forget_measures(self) -> None:
+        """Show nothing once another process sends: what was measured last would stay."""
+        RUNS_WAITING.set(0)
+        LONGEST_WAIT.set(0)
+
     async def close(self) -> None:
         if self._mlflow is not None:
             await self._mlflow.close()
@@ -129,4 +134,5 @@ class Mirror:
             await self.send(service)
 
         service.every(SEND_EVERY, send, singleton=True)
+        service.on_lead_end(self.forget_measures)
         service.on_stop(self.close)

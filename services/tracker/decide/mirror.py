@@ -169,7 +169,8 @@ def _attempt(fact: JobScheduled) -> Entry:
         ours |= {"sweep_id": fact.spec.trial.sweep_id, "trial": fact.spec.trial.number}
     if fact.start_from is not None:
         ours["started_from"] = fact.start_from.model_dump_json(exclude_none=True)
-    tags = _tags(ours) | {_name(key): _cut(value) for key, value in fact.spec.metadata.items()}
+    metadata = {_name(f"metadata.{key}"): _cut(value) for key, value in fact.spec.metadata.items()}
+    tags = metadata | _tags(ours)
     return Entry(parameters=parameters, tags=tags, datasets=(fact.dataset,), status=RunStatus.RUNNING)
 
 
