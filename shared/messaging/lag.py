@@ -23,6 +23,8 @@ UNSEEN_SECONDS = 30.0
 LONGEST_GAP = timedelta(seconds=15)
 """Limit between two answers of Kafka, which is asked every five seconds; beyond it, Kafka was unavailable."""
 POLL_SECONDS = 0.2
+ANSWER_MILLISECONDS = 10_000
+"""How long the ends of a topic are asked for that somebody deletes meanwhile."""
 START_SECONDS = 4.0
 """How long a cancelled start of a client may still take; its caller waits one second longer than this."""
 
@@ -141,7 +143,10 @@ class Lag:
         async with self._connecting:
             if self._ends is None:
                 self._ends = await self._started(
-                    AIOKafkaConsumer, AIOKafkaConsumer.stop, enable_auto_commit=False
+                    AIOKafkaConsumer,
+                    AIOKafkaConsumer.stop,
+                    enable_auto_commit=False,
+                    request_timeout_ms=ANSWER_MILLISECONDS,
                 )
         return self._ends
 

@@ -39,12 +39,11 @@ class MissingOffsets:
         """Seek to the first record of each of these partitions, and report the records that are gone."""
         # Where the topic was created again, the offset is that of another log.
         ours = consumer.assignment() - self._ids.strange
-        missing = {each: offset for each, offset in self.partitions.items() if each in ours}
-        if missing:
-            first = await consumer.beginning_offsets(list(missing))
-            await self._report(consumer, missing, first)
-            for each in missing.keys() & consumer.assignment():
-                consumer.seek(each, first[each])
+        first = await self._ids.first_offsets(consumer, self.partitions.keys() & ours)
+        missing = {each: self.partitions[each] for each in first}
+        await self._report(consumer, missing, first)
+        for each in missing.keys() & consumer.assignment():
+            consumer.seek(each, first[each])
         self.partitions.clear()
 
     async def _report(

@@ -5,6 +5,7 @@ module calls a private method of the pinned aiokafka, whose own requests do not 
 tests/integration/kernel/test_topic_made_again.py checks it against the broker.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaTimeoutError
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -31,6 +33,7 @@ from shared.record import Record
 log = get_logger(__name__)
 
 Committed = Mapping[TopicPartition, OffsetAndMetadata]
+FIRST_OFFSETS_SECONDS = 5.0
 
 
 class TopicIds:
@@ -38,6 +41,8 @@ class TopicIds:
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
+        self._existing: frozenset[str] = frozenset()
+        """Topics that existed when learn() was last called."""
         self.strange: set[TopicPartition] = set()
         """Partitions whose positions belong to a deleted topic."""
 
@@ -50,6 +55,7 @@ class TopicIds:
             if each.topic in ids and known - {"", ids[each.topic]}:
                 self.strange.add(each)
         self._ids.update(ids)
+        self._existing = frozenset(ids)
 
     def is_of_another(self, partition: TopicPartition, committed: Committed) -> bool:
         named = _id_of(committed.get(partition))
@@ -72,17 +78,37 @@ class TopicIds:
     async def read_from_start(self, consumer: Any) -> None:
         """Seek to the first record of each assigned partition whose position belongs to a deleted topic."""
         self.strange &= consumer.assignment()
-        if not (ours := set(self.strange)):
+        if not (first := await self.first_offsets(consumer, set(self.strange))):
             return
-        first = await consumer.beginning_offsets(list(ours))
         log.error(
             "topic was made again and is read from its first record",
-            partitions=sorted(f"{each.topic}/{each.partition}" for each in ours),
+            partitions=sorted(f"{each.topic}/{each.partition}" for each in first),
         )
-        await consumer.commit({each: OffsetAndMetadata(first[each], self._ids[each.topic]) for each in ours})
-        for each in ours:
-            consumer.seek(each, first[each])
-        self.strange -= ours
+        await consumer.commit(
+            {each: OffsetAndMetadata(offset, self._ids[each.topic]) for each, offset in first.items()}
+        )
+        for each, offset in first.items():
+            consumer.seek(each, offset)
+        self.strange -= first.keys()
+
+    async def first_offsets(
+        self, consumer: Any, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of each partition's first record, without partitions of topics that are missing.
+
+        Raises KafkaTimeoutError where a topic is deleted meanwhile, of which the client would ask without end.
+        """
+        if not (existing := [each for each in partitions if each.topic in self._existing]):
+            return {}
+        try:
+            async with asyncio.timeout(FIRST_OFFSETS_SECONDS):
+                first: dict[TopicPartition, int] = await consumer.beginning_offsets(existing)
+                return first
+        except TimeoutError as error:
+            names = ", ".join(sorted({each.topic for each in existing}))
+            raise KafkaTimeoutError(
+                f"no first offsets of {names} within {FIRST_OFFSETS_SECONDS:g} s"
+            ) from error
 
 
 def _id_of(committed: OffsetAndMetadata | None) -> str:

@@ -9,9 +9,10 @@ from deploy.local.stack import Stack
 from shared.messaging.login import Login
 from tests.chaos.fronts import Fronts, fronts
 from tests.chaos.scale import seed
+from tests.integration.conftest import process_ends
 from tests.integration.kernel.conftest import plain_tracebacks
 
-__all__ = ["plain_tracebacks"]
+__all__ = ["plain_tracebacks", "process_ends"]
 
 
 @pytest.fixture(scope="package")

@@ -60,13 +60,6 @@ async def assert_parked(db: asyncpg.Pool, service: str, topic: str, expected: di
 
 
 @pytest.fixture
-async def died(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    died: list[str] = []
-    monkeypatch.setattr("shared.loops.exit_process", lambda where, error: died.append(f"{where}: {error!r}"))
-    return died
-
-
-@pytest.fixture
 async def written(stack: Stack) -> AsyncIterator[tuple[Batches, list[str]]]:
     """In each partition good records around hostile ones, while nobody reads; the ids of the good ones."""
     await pipeline.migrated(stack, "tracker")
@@ -96,7 +89,6 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
     stack: Stack,
     written: tuple[Batches, list[str]],
     db: asyncpg.Pool,
-    died: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ):
     batches, good = written
@@ -105,7 +97,6 @@ async def test_a_service_and_the_operators_tools_pass_every_batch(
     service = pipeline.build("tracker")
     async with service.running():
         await until_read(service, NODE_EVENTS)
-    assert died == []
     await assert_parked(db, "tracker", NODE_EVENTS, batches.expected)
     assert {row["event_id"] for row in await db.fetch(APPLIED.format(service="tracker"), good)} == set(good)
     login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
@@ -136,7 +127,7 @@ async def _missing(login: Login, seen: list[Record]) -> list[Partition]:
 
 
 async def test_the_gateway_passes_every_batch_of_a_tenant(
-    stack: Stack, db: asyncpg.Pool, died: list[str], monkeypatch: pytest.MonkeyPatch
+    stack: Stack, db: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ):
     await pipeline.migrated(stack, "gateway")
     topic = tenant_commands(TENANT)
@@ -166,7 +157,6 @@ async def test_the_gateway_passes_every_batch_of_a_tenant(
         refused = await service.database.fetch(
             "SELECT headers ->> 'ce_causationid' AS command, value FROM outbox WHERE type = 'CommandRefused'"
         )
-    assert died == []
     await assert_parked(db, "gateway", topic.name, batches.expected)
     answers = {row["command"]: row["value"] for row in refused}
     assert set(commands) <= set(answers)

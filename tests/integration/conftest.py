@@ -18,6 +18,15 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     await stack.down()
 
 
+@pytest.fixture(autouse=True)
+def process_ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Where a service within the test's process would have ended it, and why; the test then fails instead."""
+    ends: list[str] = []
+    monkeypatch.setattr("shared.loops.exit_process", lambda where, error: ends.append(f"{where}: {error!r}"))
+    yield ends
+    assert ends == []
+
+
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """A Slurm with four idle nodes; tests are skipped where the distribution's packages are not there."""

@@ -80,6 +80,13 @@ async def until_refused(db, ids: list[str]) -> None:
     await until(all_are, f"all of {len(ids)} commands to be refused")
 
 
+async def until_handled(db, event_id: str) -> None:
+    async def is_handled() -> bool:
+        return await db.fetchval("SELECT true FROM effect WHERE event_id = $1", event_id)
+
+    await until(is_handled, "a message of another topic to be handled")
+
+
 async def until_progress(service: Service) -> None:
     async def has_no_problem() -> bool:
         return service.probe.problems() == []
@@ -145,8 +152,20 @@ async def missing(operator: Operator) -> AsyncIterator[None]:
     await operator.make()
 
 
-async def test_a_topic_that_stays_away_makes_the_process_unhealthy(service: Service, missing: None):
+async def test_a_topic_that_is_deleted_while_it_is_asked_for_its_first_offsets_ends_no_process(
+    service: Service, missing: None, writer: Writer, db
+):
+    strange = {each for each in service._subscriber.consumer.assignment() if each.topic == TOPIC}
+    assert strange
+    service._lag.ids.strange |= strange
+    await until_handled(db, await writer.good(new_key()))
+
+
+async def test_a_topic_that_stays_away_makes_the_process_unhealthy_and_holds_up_no_other(
+    service: Service, missing: None, writer: Writer, db
+):
     async def is_told() -> bool:
         return f"topic {TOPIC} is missing" in service.probe.problems()
 
     await until(is_told, "the process to say that a topic is missing")
+    await until_handled(db, await writer.good(new_key()))

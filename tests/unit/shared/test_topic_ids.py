@@ -1,9 +1,13 @@
 """A position that is of a topic which is no more is told from one of the topic that is there."""
 
+import asyncio
+
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import OffsetAndMetadata
 
+from shared.messaging import topic_ids
 from shared.messaging.topic_ids import TopicIds
 from shared.record import Record
 
@@ -16,11 +20,14 @@ class Consumer:
         self.assigned = set(assigned)
         self.done: list[object] = []
         self.trouble: Exception | None = None
+        self.deleted: set[TopicPartition] = set()
 
     def assignment(self) -> set[TopicPartition]:
         return self.assigned
 
     async def beginning_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.deleted & set(partitions):
+            await asyncio.Event().wait()
         return dict.fromkeys(partitions, 3)
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
@@ -94,3 +101,25 @@ async def test_it_is_tried_again_where_the_commit_fails(ids: TopicIds):
     with pytest.raises(RuntimeError):
         await ids.read_from_start(consumer)
     assert ids.strange == {FIRST}
+
+
+async def test_a_topic_that_is_missing_holds_up_no_other(ids: TopicIds):
+    other = TopicPartition("eval.commands", 0)
+    ids.learn({other.topic: "one"}, (), {})
+    ids.learn(NEW | {other.topic: "two"}, (FIRST, other), {})
+    ids.learn({other.topic: "two"}, (), {})
+    consumer = Consumer(FIRST, other)
+    consumer.deleted = {FIRST}
+    await ids.read_from_start(consumer)
+    assert consumer.done == [{other: OffsetAndMetadata(3, "two")}, (other, 3)]
+    assert ids.strange == {FIRST}
+
+
+async def test_a_topic_that_is_deleted_just_now_is_not_asked_without_end(ids: TopicIds, monkeypatch):
+    monkeypatch.setattr(topic_ids, "FIRST_OFFSETS_SECONDS", 0.01)
+    ids.learn(NEW, (FIRST,), {})
+    consumer = Consumer(FIRST)
+    consumer.deleted = {FIRST}
+    with pytest.raises(KafkaTimeoutError, match=r"no first offsets of job\.commands within 0\.01 s"):
+        await ids.read_from_start(consumer)
+    assert (consumer.done, ids.strange) == ([], {FIRST})
