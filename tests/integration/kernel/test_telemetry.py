@@ -228,7 +228,11 @@ async def test_what_was_parked_is_counted_by_reason(service, writer, db):
     blocking = await db.fetchval("SELECT count(*) FROM parked WHERE state = 'parked' AND blocks")
     assert blocking >= 2
     await until_metric(blocking, "messages_parked_blocking")
-    assert (await ask(service, "/healthz")).json()["parked_blocking"] == blocking
+
+    async def is_in_health() -> bool:
+        return (await ask(service, "/healthz")).json()["parked_blocking"] == blocking
+
+    await until(is_in_health, "the process to say how many messages block")
     text = (await ask(service, "/metrics/")).text
     assert f'messages_parked_total{{reason="rejected",service="tracker",topic="{NODE_EVENTS}"}}' in text
 
