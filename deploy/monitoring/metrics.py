@@ -7,6 +7,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
 from schemas.topics import SERVICES
+from services.serving_controller.replica_metrics import PASSED_ON
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,17 @@ def metrics() -> list[Metric]:
     for service in SERVICES:
         importlib.import_module(f"services.{service}.app")
     collectors = {each for each in REGISTRY._collector_to_names if isinstance(each, MetricWrapperBase)}  # noqa: SLF001
-    return sorted(map(_metric, collectors), key=lambda metric: metric.name)
+    of_vllm = [
+        Metric(_stored(each.name, each.kind), each.kind, each.labels, each.meaning) for each in PASSED_ON
+    ]
+    return sorted([*map(_metric, collectors), *of_vllm], key=lambda metric: metric.name)
 
 
 def _metric(collector: MetricWrapperBase) -> Metric:
     (family,) = collector.describe()
-    name = f"{family.name}_total" if family.type == "counter" else family.name
-    return Metric(name, family.type, tuple(collector._labelnames), family.documentation)  # noqa: SLF001
+    labels = tuple(collector._labelnames)  # noqa: SLF001
+    return Metric(_stored(family.name, family.type), family.type, labels, family.documentation)
+
+
+def _stored(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name

@@ -20,6 +20,7 @@ from services.serving_controller.clients.local import LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer
 from services.serving_controller.model import Phase, ReplicaSet, Servable
+from services.serving_controller.replica_metrics import PASSED_ON, ReplicaMetrics
 from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
@@ -116,6 +117,25 @@ async def test_it_listens_on_this_machine_alone_and_asks_for_its_key(rig: Rig):
     process = Path(f"/proc/{_leader(rig).pid}")
     for secret in (key, rig.backend.management_key(replica.replica_id)):
         assert secret not in (process / "cmdline").read_text() + (process / "environ").read_text()
+
+
+async def test_it_shows_all_metrics_that_are_passed_on(rig: Rig):
+    replica = rig.replica(rig.replica_set())
+    await rig.client(replica).answer(replica.served_base, PROMPTS[0])
+    metrics = ReplicaMetrics(rig.backend, rig.http)
+    await metrics.read()
+    families = {family.name: family for family in metrics.collect()}
+    for known in PASSED_ON:
+        family = families[known.name]
+        labels = {name for sample in family.samples for name in sample.labels if name != "le"}
+        assert (family.type, labels) == (known.kind, set(known.labels)), known.name
+        assert {sample.labels["replica"] for sample in family.samples} == {replica.replica_id}
+    (generated,) = families["vllm:generation_tokens"].samples
+    assert (generated.name, generated.labels["model_name"]) == (
+        "vllm:generation_tokens_total",
+        replica.served_base,
+    )
+    assert generated.value >= 4
 
 
 async def test_a_tool_that_has_to_be_called_is_called_whole_and_in_pieces(rig: Rig):

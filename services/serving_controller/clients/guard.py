@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 INFERENCE = frozenset({("POST", "/v1/chat/completions"), ("POST", "/v1/completions")})
 MANAGEMENT = INFERENCE | {
     ("GET", "/health"),
+    ("GET", "/metrics"),
     ("GET", "/v1/models"),
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),

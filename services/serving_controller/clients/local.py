@@ -95,7 +95,6 @@ class Engine:
             f"--middleware={guard.__name__}.{guard.Guard.__name__}",
             f"--max-model-len={self.max_model_len or LONGEST}",
             "--disable-uvicorn-access-log",
-            "--disable-log-stats",
         ]
         options += [f"--ssl-certfile={self.tls.cert_file}"] if self.tls.cert_file else []
         options += [f"--ssl-keyfile={self.tls.key_file}"] if self.tls.key_file else []
@@ -143,6 +142,8 @@ class Engine:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.one_process else "1",
             "VLLM_NO_USAGE_STATS": "1",
+            # Its log is read for why it ended; what it counts is at /metrics.
+            "VLLM_LOG_STATS_INTERVAL": "3600",
             # It is compiled when a replica starts, by a compiler of CUDA, which no image has.
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
             "VLLM_HOST_IP": HOST,

@@ -61,6 +61,10 @@ class VllmClient:
         answer = await self._call("GET", "/v1/models", seconds=LOOK_SECONDS)
         return [model["id"] for model in answer.json()["data"]]
 
+    async def metrics(self) -> str:
+        """Return all that it counts, in Prometheus' text format. Raises NoAnswer."""
+        return (await self._call("GET", "/metrics", seconds=LOOK_SECONDS)).text
+
     async def load(self, name: str, path: Path) -> None:
         """Load it, in place of what has that name. Raises LoadRefused, NoAnswer."""
         assert path.is_absolute(), f"{path}: vLLM would take a relative path for a hub's repository"
