@@ -119,6 +119,20 @@ async def _list(
     problem: ApiError | None = None,
 ) -> HTMLResponse:
     """`typed`: what the form of a new endpoint held, and `problem` why it was refused."""
+    return render.page(
+        request,
+        "webhooks.html.jinja",
+        visitor,
+        status=problem.status if problem else 200,
+        stream=None if after else "/webhooks/stream",
+        types=events.EVENT_TYPES,
+        typed=typed or {"name": "", "url": "", "event_types": ENDS},
+        problem=problem.body["error"] if problem else None,
+        **await _listed(visitor, context, after),
+    )
+
+
+async def _listed(visitor: Visitor, context: Gateway, after: str | None = None) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     if after is not None and await store.find_endpoint(database, after, tenant) is None:
         raise invalid_cursor(after)
@@ -131,18 +145,23 @@ async def _list(
         if row.endpoint_id in newest
     }
     root = routes.root(context)
-    return render.page(
-        request,
-        "webhooks.html.jinja",
-        visitor,
-        status=problem.status if problem else 200,
-        endpoints=[endpoint_view(row, root, last=lasts.get(row.endpoint_id)) for row in shown],
-        next=f"/webhooks?after={shown[-1].endpoint_id}" if len(rows) > ROWS else None,
-        after=after,
-        types=events.EVENT_TYPES,
-        typed=typed or {"name": "", "url": "", "event_types": ENDS},
-        problem=problem.body["error"] if problem else None,
-        now=now,
+    attempts = [(each.delivery_id, each.state, each.attempts) for each in newest.values()]
+    return {
+        "endpoints": [endpoint_view(row, root, last=lasts.get(row.endpoint_id)) for row in shown],
+        "next": f"/webhooks?after={shown[-1].endpoint_id}" if len(rows) > ROWS else None,
+        "version": streams.version_of(rows, sorted(attempts)),
+        "after": after,
+        "now": now,
+    }
+
+
+@router.get("/webhooks/stream")
+async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+    async def show() -> dict[str, Any]:
+        return await _listed(visitor, context)
+
+    return streams.follow_part(
+        request, context, visitor, show, element_id="webhooks", template="webhooks_parts.html.jinja"
     )
 
 

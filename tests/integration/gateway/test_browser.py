@@ -195,6 +195,13 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
         await page.keyboard.press("Home")
         await expect(chart.locator("[data-value]")).to_contain_text("step 1: 1 ")
         await expect(page.locator("[data-metric=valid_loss] [data-note]")).not_to_be_empty()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        async with page.expect_response(f"**/jobs/{shown.gated}/curve?metric=tokens_per_second*"):
+            await world.db.execute("UPDATE job SET cost = 77.5 WHERE job_id = $1", shown.gated)
+        await expect(page.locator("#compared-jobs")).to_contain_text("$77.50")
+        await expect(chart.locator("canvas")).to_be_visible()
+        assert not [url for url in asked if f"/jobs/{shown.running}/curve" in url]
 
 
 async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromium, replica):

@@ -1,5 +1,6 @@
 """The stream of a page: what changed, each once, and from where the browser was."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -91,6 +92,7 @@ class TestStreams:
             ("/datasets", "datasets", "UPDATE dataset SET state = 'deleted' WHERE dataset_id = $1", (shown.dataset,), "deleted"),
             ("/sweeps", "sweeps", "UPDATE sweep SET state = 'cancelled' WHERE sweep_id = $1", (shown.sweep,), "cancelled"),
             ("/costs", "costs", cost, (shown.running, tenant), "$1,234.50"),
+            ("/webhooks", "webhooks", "UPDATE webhook_endpoint SET is_enabled = false WHERE endpoint_id = $1", (shown.webhook,), "switched off"),
         ]  # fmt: skip
         async with logged_in(world, tenant) as client:
             for path, element, change, arguments, expected in pages:
@@ -106,6 +108,31 @@ class TestStreams:
                 assert f'<div id="{element}">' in page.text
                 assert expected in unescape(after["html"]), path
                 assert "<script>" not in after["html"]
+
+    async def test_of_compared_jobs_name_those_that_went_on(self, world, person):
+        first, second = await world.a_running_job(), await world.a_running_job()
+        page = await person.get("/compare", params={"runs": f"{first},{second}"})
+        stream = unescape(re.search(r'<body[^>]*data-stream="([^"]+)"', page.text)[1])
+        async with person.stream("GET", stream) as events:
+            lines = events.aiter_lines()
+            _, name, _ = await heard(lines, "part", "ready")
+            assert name == "ready", "the page shows it already"
+            await world.db.execute("UPDATE job SET cost = 9.75, spec = spec || $2 WHERE job_id = $1",
+                                   second, json.dumps({"suffix": HOSTILE[:40]}))  # fmt: skip
+            _, _, part = await heard(lines, "part")
+            changed, _, went_on = await heard(lines, "redraw")
+        assert part["id"] == "compared-jobs"
+        assert "$9.75" in part["html"]
+        assert "<script>" not in part["html"]
+        assert went_on == [second]
+        async with person.stream("GET", stream, headers={"last-event-id": changed}) as events:
+            _, name, _ = await heard(events.aiter_lines(), "part", "redraw", "ready")
+        assert name == "ready"
+
+    async def test_of_compared_jobs_are_ones_own(self, world, person):
+        other = await world.a_running_job("other")
+        answer = await person.get("/compare/stream", params={"runs": other})
+        assert answer.status_code == 404
 
     async def test_of_what_happens_now_bring_a_new_job(self, world, person):
         async with person.stream("GET", "/now/stream") as events:

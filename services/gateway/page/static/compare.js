@@ -16,10 +16,13 @@ class View {
     this.plot.addEventListener("keydown", (event) => this.key(event));
   }
 
-  async load() {
+  // Loads the curves of these jobs; those of the others stay.
+  async load(changed = runs) {
     const { metric, smooth } = this.element.dataset;
     const pixels = Math.max(50, Math.round(this.plot.clientWidth - 60));
-    const answers = await Promise.all(runs.map(async (run) => {
+    const before = this.answers;
+    const answers = this.answers = await Promise.all(runs.map(async (run, at) => {
+      if (before?.[at] && !changed.includes(run)) return before[at];
       const url = `/jobs/${encodeURIComponent(run)}/curve?metric=${metric}&pixels=${pixels}&weight=${smooth}`;
       const answer = await fetch(url).catch(() => null);
       return answer?.ok ? answer.json() : null;
@@ -84,6 +87,18 @@ if (charts && window.uPlot) {
   (async () => { for (const view of views) await view.load(); })();
   const redraw = () => views.forEach((view) => view.data && view.draw());
   document.addEventListener("theme", redraw);
+  const changed = new Set();
+  let reload;
+  document.addEventListener("stream:redraw", ({ detail }) => {
+    detail.forEach((run) => changed.add(run));
+    reload ??= setTimeout(async () => {
+      const all = [...changed];
+      changed.clear();
+      for (const view of views) await view.load(all);
+      reload = undefined;
+      if (changed.size) document.dispatchEvent(new CustomEvent("stream:redraw", { detail: [] }));
+    }, 2000);
+  });
   let size;
   addEventListener("resize", () => { clearTimeout(size); size = setTimeout(redraw, 200); });
 }
