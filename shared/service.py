@@ -62,8 +62,8 @@ from shared.server import serve
 from shared.settings import ServiceSettings
 from shared.startup import Startup
 from shared.storage.objects import ObjectStore
+from shared.telemetry.export import configure_telemetry
 from shared.telemetry.metrics import PAUSED_TOPICS, POSTGRES_AWAY
-from shared.telemetry.tracing import configure_tracing
 
 log = get_logger(__name__)
 
@@ -286,7 +286,7 @@ class Service:
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         configure_logging(self.name)
-        configure_tracing(self.name)
+        configure_telemetry(self.name)
         serve(asgi_app(self.probe, lifespan=self.running), self.settings)
 
     @asynccontextmanager

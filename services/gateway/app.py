@@ -49,7 +49,7 @@ from shared.log import configure_logging
 from shared.replica_client import replica_client
 from shared.server import serve
 from shared.service import Service
-from shared.telemetry.tracing import configure_tracing
+from shared.telemetry.export import configure_telemetry
 
 LOOK_AT_BUDGETS_EVERY = timedelta(seconds=5)
 
@@ -186,7 +186,7 @@ async def _bootstrap(service: Service, settings: Settings) -> None:
 def main() -> None:
     settings = Settings()
     configure_logging("gateway")
-    configure_tracing("gateway")
+    configure_telemetry("gateway")
     app = build(settings)
 
     def stop() -> None:

@@ -32,7 +32,7 @@ VARIANTS = {"provisioner-gpu", "evaluator-gpu", "serving_controller-gpu"}
 STARTS_CHILDREN = {"ingest", "evaluator", "registry", "provisioner", "serving_controller"}
 PROVISIONED = {"SCRATCH_DIR", "NODES_DIR", "REPLICAS_DIR", "REPLICA_KEYS_DIR", "KEYS_DIR", "CACHE_DIR"}
 RUNNING = sorted({*SERVICES, *VARIANTS})
-ANYBODYS = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+ANYBODYS = {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"}
 BUILT = sorted(name for name in services() if "build" in services()[name])
 DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
 

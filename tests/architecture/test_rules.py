@@ -65,7 +65,7 @@ READS_ONE_VARIABLE = {
     "shared/confinement.py": "the loader's own variable, before a program that has no settings",
     "shared/failpoints.py": "armed at import, before there are settings",
     "shared/postgres/migrate.py": "the address of the service that the command names",
-    "shared/telemetry/tracing.py": "OpenTelemetry's own variable",
+    "shared/telemetry/export.py": "OpenTelemetry's own variables",
     "deploy/demo/story.py": "`make demo PRETRAIN=1`",
 }
 

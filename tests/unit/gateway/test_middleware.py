@@ -12,7 +12,8 @@ from services.gateway.middleware import (
     Measured,
     Traced,
 )
-from shared.telemetry.tracing import configure_tracing, current_traceparent
+from shared.telemetry.export import configure_telemetry
+from shared.telemetry.tracing import current_traceparent
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -110,7 +111,7 @@ class TestBoundedBody:
 
 @pytest.fixture(scope="module")
 def tracing() -> None:
-    configure_tracing("test")
+    configure_telemetry("test")
 
 
 @pytest.mark.usefixtures("tracing")
