@@ -384,6 +384,9 @@ class Recipe(Spec):
         return "auto" not in (self.learning_rate, self.num_epochs, self.batch_size)
 
 
+MIN_DEVICE_GIB, MAX_DEVICE_GIB = 0.5, 4096.0
+
+
 class Resources(Spec):
     """Where a job trains."""
 
@@ -397,8 +400,9 @@ class Resources(Spec):
     CPUs."""
     accelerators: Annotated[tuple[Name, ...], Field(max_length=8)] = ()
     """Kinds of accelerator that will do, by the words of the pools, such as H100; none: any."""
-    device_memory_gib: Annotated[float, Field(ge=0.5, le=4096)] | None = None
-    """Least memory of each device; pools with less are left out. None: any."""
+    device_memory_gib: Annotated[float, Field(ge=MIN_DEVICE_GIB, le=MAX_DEVICE_GIB)] | None = None
+    """Least memory of each device; pools with less are left out. None: what the job needs of a GPU by estimate, where
+    the gateway knows the base model's size and the window; else any."""
     capacity_type: CapacityType | Literal["spot-first"] = "spot-first"
     pool: Name | None = None
     """A pool by name; None lets the scheduler choose among the pools of the capacity type."""

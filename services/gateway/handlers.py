@@ -23,6 +23,7 @@ from services.gateway import (
 )
 from services.gateway.decide import operators_only
 from services.gateway.model import DatasetAnswer, Job, JobWarning
+from services.gateway.obstacles import obstacles
 from services.gateway.projections import PROJECTIONS, envelope_of
 from services.gateway.quotas import Quotas
 from services.gateway.timeline import sentence
@@ -119,6 +120,11 @@ async def tenant_command(defaults: Quotas, command: TenantCommand, unit: Unit) -
         tier = await store.find_tier(unit.conn, tenant)
         spec = command.spec.model_copy(update={"tier": tier or command.spec.tier})
         command = command.model_copy(update={"spec": spec})
+        known = await submission.known_of(unit.conn, command)
+        for each in obstacles(spec, known):
+            if each.is_final:
+                raise Refused(each.code, each.message, param=f"spec.{each.param}")
+        command = submission.with_least_memory(command, known)
     if isinstance(command, model.PromoteModel):
         by = f"{command.approved_by}, says a producer of tenant {tenant}"
         command = command.model_copy(update={"approved_by": by})
@@ -138,9 +144,6 @@ async def _require_own(command: TenantCommand, tenant: str, unit: Unit) -> None:
     if isinstance(command, job.SubmitJob):
         await _require_start(command.spec, tenant, unit)
         _refuse_trial(command.spec)
-        for each in await submission.obstacles_to(unit.conn, command):
-            if each.is_final:
-                raise Refused(each.code, each.message, param=f"spec.{each.param}")
     elif isinstance(command, job.JobMessage):
         row = await readmodels.find_job(unit.conn, command.job_id, tenant)
         if row is None and await store.is_asked(unit.conn, command.job_id, tenant):

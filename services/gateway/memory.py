@@ -1,7 +1,8 @@
 """What a job needs of a device's memory, compared with what pools have, and shown with its base model. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import floor
 from typing import Self
 
 from schemas.base import Bytes, Count, DeviceKind, Value
@@ -58,7 +59,7 @@ def chosen_by(
     """Estimate with what the training process would choose on the GPUs of the pool with the largest ones. A batch
     size of `auto` is not known yet: it counts as one window for each device.
     """
-    known = [pool for pool in pools if pool.device_memory_bytes is not None and _is_gpu(pool)]
+    known = [pool for pool in pools if pool.device_memory_bytes is not None and is_gpu(pool)]
     if not known:
         at_least = of_job(spec, base, max_seq_length=max_seq_length, is_gpu=True)
         return JobMemory(max_seq_length=max_seq_length, **at_least.model_dump())
@@ -110,7 +111,7 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
     if any(_share(spec, base, pool, window) <= DOUBT for pool in pools):
         return ""
     largest = max(pools, key=_device_bytes)
-    needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(largest))
+    needed = of_job(spec, base, max_seq_length=window, is_gpu=is_gpu(largest))
     nearest = next(
         (words for words, fits in _nearer(spec, base, largest, window) if fits), "a smaller base model"
     )
@@ -118,6 +119,18 @@ def why_too_large(spec: JobSpec, base: Base, pools: tuple[PoolCapacityChanged, .
         f"{spec.recipe.method} of {spec.base_model} needs about {_gib(needed.total_bytes)} of each device, pool "
         f"{largest.pool} has {_gib(_device_bytes(largest))}. Nearest that works: {nearest}"
     )
+
+
+def least_gib(spec: JobSpec, base: Base, windows: Iterable[int]) -> float:
+    """Return the least memory of a GPU, in GiB, with which no stage would be refused.
+
+    windows: of each stage's dataset, in tokens.
+    """
+    sizes = (
+        of_job(stage, base, max_seq_length=window, is_gpu=True).total_bytes
+        for stage, window in zip(spec.by_stage, windows, strict=True)
+    )
+    return floor(max(sizes) / DOUBT / 2**30 * 10) / 10
 
 
 def why_not_saved_in_time(spec: JobSpec, base: Base) -> str:
@@ -178,7 +191,7 @@ def _with_recipe(spec: JobSpec, **changes: object) -> JobSpec:
 
 def _share(spec: JobSpec, base: Base, pool: PoolCapacityChanged, window: int) -> float:
     """Return the part that the job needs of the memory of the pool's devices, which must be known."""
-    needed = of_job(spec, base, max_seq_length=window, is_gpu=_is_gpu(pool))
+    needed = of_job(spec, base, max_seq_length=window, is_gpu=is_gpu(pool))
     return needed.total_bytes / (pool.device_memory_bytes or 1)
 
 
@@ -186,7 +199,8 @@ def _device_bytes(pool: PoolCapacityChanged) -> int:
     return pool.device_memory_bytes or 0
 
 
-def _is_gpu(pool: PoolCapacityChanged) -> bool:
+def is_gpu(pool: PoolCapacityChanged) -> bool:
+    """Return whether it has GPUs, as pools do that do not say."""
     return pool.device is not DeviceKind.CPU
 
 

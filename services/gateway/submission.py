@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.node import PoolCapacityChanged
 from schemas.placement import takes
-from schemas.specification import DatasetPolicy, JobSpec
+from schemas.specification import MAX_DEVICE_GIB, MIN_DEVICE_GIB, DatasetPolicy, JobSpec
 from services.gateway import attempt_times, memory, readmodels, store, tables
 from services.gateway.model import Dataset, Job, JobMemory, JobWarning, SubmittedSpec
 from services.gateway.obstacles import Known, Obstacle, obstacles, suited_pools
@@ -18,19 +18,40 @@ from shared.postgres.database import Connection
 
 async def obstacles_to(conn: Connection, submit: SubmitJob | JobSubmitted) -> tuple[Obstacle, ...]:
     """Return what keeps the job from its end. Memory is looked at where the datasets were asked for before."""
+    return obstacles(submit.spec, await known_of(conn, submit))
+
+
+async def known_of(conn: Connection, submit: SubmitJob | JobSubmitted) -> Known:
+    """Return what is known of the job's pools, base and gate, and of datasets that were asked for before."""
     dataset_ids = (submit.dataset_id, *submit.later_dataset_ids)
     policies = [await readmodels.find_policy_of_dataset(conn, each, submit.tenant) for each in dataset_ids]
-    return await obstacles_with(conn, submit, policies)
+    return await known_with(conn, submit, policies)
 
 
-async def obstacles_with(
+async def known_with(
     conn: Connection, submit: SubmitJob | JobSubmitted, policies: Sequence[DatasetPolicy | None]
-) -> tuple[Obstacle, ...]:
+) -> Known:
     """policies: of each stage's dataset; None where it is not known."""
     known = await _known(conn, submit.spec, submit.tenant)
     if known.base is not None:
         known = replace(known, windows=tuple(_window_tokens(known.base, policy) for policy in policies))
-    return obstacles(submit.spec, known)
+    return known
+
+
+def with_least_memory(submit: SubmitJob, known: Known) -> SubmitJob:
+    """Return the command with the memory that the job needs of each GPU, where it names none and all is known that it
+    follows from: the scheduler leaves out pools with less, though they be cheaper.
+    """
+    spec, windows = submit.spec, [window for window in known.windows if window is not None]
+    if spec.resources.device_memory_gib is not None or known.base is None:
+        return submit
+    if len(windows) < len(spec.by_stage) or not any(
+        map(memory.is_gpu, suited_pools(spec.resources, known.pools))
+    ):
+        return submit
+    least = min(MAX_DEVICE_GIB, max(MIN_DEVICE_GIB, memory.least_gib(spec, known.base, windows)))
+    resources = spec.resources.model_copy(update={"device_memory_gib": least})
+    return submit.model_copy(update={"spec": spec.model_copy(update={"resources": resources})})
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from services.gateway.errors import ApiError, not_found
 from services.gateway.idempotency import Answer, answer_once
 from services.gateway.job_readmodels import JobFilter
 from services.gateway.model import Job, JsonObject, SubmittedStage
-from services.gateway.obstacles import Obstacle
+from services.gateway.obstacles import Obstacle, obstacles
 from services.gateway.requests import CreateDataset, CreateJob
 from services.gateway.responses import Page
 from services.gateway.submission import Estimates
@@ -107,12 +107,14 @@ async def prepare(unit: Unit, caller: Principal, body: CreateJob) -> Prepared:
     )
     datasets = decide.dataset_commands(body, inputs, tenant=caller.tenant, dataset_ids=dataset_ids)
     policies = [dataset.spec.policy for dataset in datasets]
-    obstacles = await submission.obstacles_with(unit.conn, command, policies)
+    known = await submission.known_with(unit.conn, command, policies)
+    against = obstacles(command.spec, known)
+    command = submission.with_least_memory(command, known)
     same = [await readmodels.find_same_dataset(unit.conn, caller.tenant, each.spec) for each in datasets]
     estimates = await submission.estimates_of(
         unit.conn, command.spec, caller.tenant, policy=policies[0], datasets=same
     )
-    return Prepared(command, datasets, obstacles, estimates)
+    return Prepared(command, datasets, against, estimates)
 
 
 async def _submit(unit: Unit, caller: Principal, context: Gateway, body: CreateJob) -> JsonObject:

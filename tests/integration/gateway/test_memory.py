@@ -94,6 +94,8 @@ async def test_over_http(world: World, base: BaseModelRegistered, pool: str) -> 
     assert taken.status_code == 200, taken.text
     assert estimated_memory(taken.json()) == (FITS, True)
     assert taken.json()["retune"]["estimated_memory"]["pool"] == pool
+    asked = (await world.heard(taken.json()["id"], "SubmitJob")).message.spec.resources
+    assert 1 < asked.device_memory_gib < 24, "what it needs by estimate, so that no smaller pool gets it"
 
 
 async def test_a_pool_of_other_tenants_is_not_known(
@@ -150,6 +152,7 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     assert (refused.code, refused.param) == ("does_not_fit", "spec.recipe")
     assert refused.message.endswith(NEAREST)
     taken = (await world.heard((await submit(SHORT, Method.QLORA)).job_id, "SubmitJob")).message
+    assert 1 < taken.spec.resources.device_memory_gib < 24
     of_job = {"job_id": taken.job_id, "tenant": "demo", "dataset_id": taken.dataset_id}
     await world.voices.say("scheduler", JobSubmitted(**of_job, spec=taken.spec, submitted_at=utc_now()))
     await until(lambda: world.is_consumed("job.events", taken.job_id, 1), "the job")

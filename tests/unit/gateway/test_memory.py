@@ -2,11 +2,16 @@
 
 import pytest
 
+from schemas.base import DeviceKind
 from schemas.capabilities import BaseCapabilities
+from schemas.job import SubmitJob
+from schemas.placement import suits
+from schemas.specification import Resources
 from services.gateway.memory import Base, chosen_by, of_base
 from services.gateway.model import BaseModelDetail, RegisteredBase
 from services.gateway.obstacles import Known, obstacles
 from services.gateway.representations import base_model
+from services.gateway.submission import with_least_memory
 from tests.builders import NOON, a_file_ref, a_sha
 from tests.unit.gateway.test_obstacles import a_pool, a_spec
 
@@ -136,3 +141,49 @@ def test_a_base_model_shows_what_each_method_needs():
     assert shown["lora"].max_seq_length == 2048
     unknown = detail.model_copy(update={"capabilities": None})
     assert base_model(row.model_copy(update={"detail": unknown})).retune.memory is None
+
+
+class TestLeastMemory:
+    """What a job needs by estimate keeps it from pools whose devices are too small, though they be cheaper."""
+
+    @staticmethod
+    def resources(*pools, windows=(4096,), base=BASE, **spec) -> Resources:
+        submit = SubmitJob(job_id="job", tenant="acme", dataset_id="ds", spec=a_spec(**spec))
+        known = Known(pools=pools, base=base, windows=windows)
+        return with_least_memory(submit, known).spec.resources
+
+    @pytest.mark.parametrize("method", ["lora", "qlora", "sft", "dpo"])
+    def test_a_pool_is_left_out_where_the_job_would_be_refused_in_it_alone(self, method):
+        large, left_out = a_gpu_pool(1000, name="large"), []
+        for gib in range(4, 200, 4):
+            pool = a_gpu_pool(gib, name="small")
+            asked = self.resources(pool, large, recipe={"method": method})
+            assert suits(asked, large, DeviceKind.CUDA)
+            is_refused = any(each.is_final for each in obstacles_of(pool, recipe={"method": method}))
+            assert suits(asked, pool, DeviceKind.CUDA) != is_refused, gib
+            left_out.append(is_refused)
+        assert {True, False} == set(left_out)
+
+    def test_a_pool_that_does_not_say_what_it_has_takes_it(self):
+        asked = self.resources(a_gpu_pool(80), a_gpu_pool(None))
+        assert suits(asked, a_gpu_pool(None), DeviceKind.CUDA)
+
+    def test_the_stage_that_needs_most_counts(self):
+        stage = {"recipe": {"method": "sft"}, "training_file": a_file_ref()}
+        alone = self.resources(a_gpu_pool(1000)).device_memory_gib
+        with_stage = self.resources(a_gpu_pool(1000), windows=(4096, 4096), later_stages=(stage,))
+        assert with_stage.device_memory_gib > 3 * alone
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"resources": {"device_memory_gib": 3.0}},
+            {"windows": (None,)},
+            {"base": None},
+            {"resources": {"device": "cpu"}},
+        ],
+    )
+    def test_it_stays_as_it_was_asked_for(self, changes):
+        pools = (a_gpu_pool(80), a_pool("cpu", device="cpu"))
+        asked = a_spec(**{key: value for key, value in changes.items() if key == "resources"}).resources
+        assert self.resources(*pools, **changes) == asked
