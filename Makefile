@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
-EXTRAS := gateway ingest training kubernetes scoring registry serving tracker audit cli local demo dev bench
+EXTRAS := gateway ingest training kubernetes scoring registry serving tracker cli local demo dev bench
 # vLLM for GPUs and vLLM for CPUs are the same module: each has an environment, and a lock file (decision 0076).
 GPU_VENV := .venv-gpu
 GPU_EXTRAS := $(patsubst serving,serving-gpu,$(EXTRAS))

@@ -18,6 +18,8 @@ MAX_FACT_BYTES = 128 * 1024
 MAX_BATCH_BYTES = 1024 * 1024
 """Limit of the records that a producer sends together; no broker may take less."""
 TYPE_PREFIX = "retune."
+SIGNATURE = "retune_signature"
+"""Header of what a node writes: its signature of the record, in base64 (`shared/signatures.py`)."""
 MAX_HEADERS = 100
 MAX_SEQUENCE = 2**63 - 1
 """Greatest number that a column of Postgres takes."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas import access
 from schemas.base import Message
-from schemas.envelope import CONTENT_TYPE, ce_type
+from schemas.envelope import CONTENT_TYPE, SIGNATURE, ce_type
 from schemas.handled import HANDLED
 from schemas.rights import group_prefix
 from schemas.topics import LISTENS, READERS, SERVICES, TOPICS, Topic, listens_to_tenants, tenant_topics
@@ -51,6 +51,11 @@ HEADERS = {
         "ce_causationid": {"type": "string"},
         "traceparent": {"type": "string"},
         "content-type": {"const": CONTENT_TYPE},
+        SIGNATURE: {
+            "type": "string",
+            "contentEncoding": "base64",
+            "description": "of what a node writes: its Ed25519 signature of topic, key, headers and value",
+        },
     },
 }
 
