@@ -10,7 +10,7 @@ from shared.settings import ServiceSettings
 PLACEHOLDERS: dict[Any, object] = {
     str: "placeholder",
     int: 1,
-    SecretStr: SecretStr("placeholder"),
+    SecretStr: SecretStr("placeholder of a secret, long enough"),
     Path: Path(),
 }
 

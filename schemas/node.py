@@ -1,5 +1,6 @@
 """node.commands and node.events: capacity and the nodes of attempts."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated
 
@@ -85,6 +86,9 @@ class UncordonMachine(Message):
     """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""
 
 
+PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class AllocatedNode(Value):
     node_id: str
     """Id of the node."""
@@ -102,6 +106,14 @@ class AllocatedNode(Value):
     """When the node was given back; it costs until then. None while it is held."""
     host: str | None = None
     """Name of the machine, as the cluster backend has it. None where that is not known yet."""
+    public_key: PublicKey | None = None
+    """Ed25519 key that proves what the node reports and measures: what it did not sign counts for nothing. None in
+    older messages, and of nodes that were started without a key."""
+
+
+def key_of_first(nodes: Iterable[AllocatedNode]) -> str | None:
+    """Return the key of node 0, which reports the steps of all."""
+    return next((node.public_key for node in nodes if node.index == 0), None)
 
 
 class NodeFact(Message):

@@ -2,8 +2,9 @@
 
 It keeps what a backend relies on: the node's lease, the phase of each pod and its container's exit code, SIGTERM and
 the grace of a deletion, and that a pod's object goes away only after its processes. It knows one container per pod,
-environment by value, field and secret, and volumes as folders: a path of the environment that lies in a volume is
-replaced by that of its folder, since a process sees the machine's files. Images, probes and limits it passes over.
+environment by value, field and secret, and volumes as folders, those of secrets too: a path of the environment that
+lies in a volume is replaced by that of its folder, since a process sees the machine's files. Images, probes and
+limits it passes over.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from shared.files import write_whole
 from shared.processes.ending import kill_marked
 from shared.processes.environment import inherited
 
@@ -150,6 +152,7 @@ class Pod:
         return code if code >= 0 else 128 - code
 
     async def _start(self) -> Process:
+        await self._write_secrets()
         environment = await self._environment()
         argv = [
             _expanded(word, environment)
@@ -178,8 +181,16 @@ class Pod:
             elif value is None:
                 reference = entry["valueFrom"]["secretKeyRef"]
                 value = (await self._secret(reference["name"]))[reference["key"]]
-            environment[entry["name"]] = self._in_volume(_expanded(value, environment))
+            environment[entry["name"]] = self._in_volume(_expanded(value, environment), environment)
         return environment
+
+    async def _write_secrets(self) -> None:
+        for volume in self._content["spec"].get("volumes", ()):
+            if secret := volume.get("secret"):
+                folder = self._folder / "volumes" / volume["name"]
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                for key, value in (await self._secret(secret["secretName"])).items():
+                    write_whole(folder / key, value)
 
     async def _secret(self, name: str) -> dict[str, str]:
         namespace = self._content["metadata"]["namespace"]
@@ -196,13 +207,14 @@ class Pod:
         kind, key = re.fullmatch(r"metadata\.(\w+)\['(.+)'\]", path).groups()  # type: ignore[union-attr]
         return str(self._content["metadata"].get(kind, {}).get(key, ""))
 
-    def _in_volume(self, value: str) -> str:
+    def _in_volume(self, value: str, environment: Mapping[str, str]) -> str:
         for mount in self._container.get("volumeMounts", ()):
             place = mount["mountPath"]
             if value == place or value.startswith(f"{place}/"):
                 folder = self._folder / "volumes" / mount["name"]
                 folder.mkdir(parents=True, exist_ok=True)
-                return f"{folder}{value.removeprefix(place)}"
+                within = _expanded(mount.get("subPathExpr", ""), environment)
+                return f"{folder / within}{value.removeprefix(place)}"
         return value
 
     async def _clear(self) -> None:

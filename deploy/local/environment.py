@@ -94,6 +94,7 @@ def _own(state: State, service: str, tenant: str) -> dict[str, str]:
             "POOLS_FILE": str(root / "pools.toml"),
             "NODES_DIR": str(root / "nodes"),
             "RUNNER_ENV_FILE": str(root / "runner.env"),
+            "NODE_KEYS_SECRET": state.secret("node-keys"),
         },
         "serving_controller": {
             "REPLICAS_DIR": str(root / "replicas"),

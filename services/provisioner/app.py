@@ -8,6 +8,7 @@ from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.backends.slurm import slurm_backends
 from services.provisioner.gauges import GAUGES
+from services.provisioner.node_keys import NodeKeys
 from services.provisioner.settings import ClusterPool, KubernetesPool, Settings, SlurmPool
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
@@ -16,33 +17,44 @@ from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("provisioner", settings)
+    node_keys = NodeKeys(settings.node_keys_secret)
     local = LocalBackend(
         settings.nodes_dir,
         runner_env_file=settings.runner_env_file,
+        node_keys=node_keys,
         logs_retention=settings.logs_retention,
     )
 
     def connect(pools: Mapping[str, ClusterPool]) -> Mapping[str, Backend]:
-        return _backends(pools, settings)
+        return _backends(pools, settings, node_keys)
 
-    handlers.register(service, Backends(local), pools_file=settings.pools_file, connect=connect)
+    handlers.register(service, Backends(local), node_keys, pools_file=settings.pools_file, connect=connect)
     for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS, store.PRUNE_FAILURES):
         service.prune(query, older_than=settings.timing.history_retention)
     service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     return service
 
 
-def _backends(pools: Mapping[str, ClusterPool], settings: Settings) -> Mapping[str, Backend]:
+def _backends(
+    pools: Mapping[str, ClusterPool], settings: Settings, node_keys: NodeKeys
+) -> Mapping[str, Backend]:
     slurm = {name: pool for name, pool in pools.items() if isinstance(pool, SlurmPool)}
     kubernetes = {name: pool for name, pool in pools.items() if isinstance(pool, KubernetesPool)}
     backends: dict[str, Backend] = {
-        **slurm_backends(slurm, env_file=settings.runner_env_file, logs_retention=settings.logs_retention)
+        **slurm_backends(
+            slurm,
+            env_file=settings.runner_env_file,
+            node_keys=node_keys,
+            logs_retention=settings.logs_retention,
+        )
     }
     if kubernetes:
         # Its client takes 44 MB, which a provisioner without such pools does not need.
         from services.provisioner.backends.kubernetes import kubernetes_backends
 
-        backends |= kubernetes_backends(kubernetes, logs_retention=settings.logs_retention)
+        backends |= kubernetes_backends(
+            kubernetes, node_keys=node_keys, logs_retention=settings.logs_retention
+        )
     return backends
 
 

@@ -138,14 +138,24 @@ def is_wanted(attempt: Attempt) -> bool:
 
 
 def on_created(
-    attempt: Attempt, *, has_nodes: bool, now: datetime, is_queued: bool = False, waiting_for: str = ""
+    attempt: Attempt,
+    *,
+    has_nodes: bool,
+    now: datetime,
+    is_queued: bool = False,
+    waiting_for: str = "",
+    public_keys: Sequence[str] = (),
 ) -> Decision:
     """Announce the nodes, or that they are queued, or release them after a stop.
 
     `has_nodes`: False if it was stopped before its turn came. `waiting_for`: what the backend says of its queue.
+    `public_keys`: of all nodes, or none where they were started without.
     """
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
+    if public_keys:
+        keyed = zip(attempt.nodes, public_keys, strict=True)
+        attempt = replace(attempt, nodes=tuple(replace(node, public_key=key) for node, key in keyed))
     if attempt.stop_deadline is not None or not has_nodes:
         nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
         was_created = has_nodes and not is_queued

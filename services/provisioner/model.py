@@ -147,6 +147,8 @@ class Node:
     notice_deadline: datetime | None = None
     host: str | None = None
     """Name of the machine, as the backend has it."""
+    public_key: str | None = None
+    """Of the key that the backend gave it; None of nodes that have none."""
 
     @property
     def allocated(self) -> AllocatedNode:
@@ -159,6 +161,7 @@ class Node:
             allocated_at=self.allocated_at,
             released_at=self.released_at,
             host=self.host,
+            public_key=self.public_key,
         )
 
 

@@ -7,7 +7,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import SettingsConfigDict
 
 from schemas.base import LABEL, CapacityType, DeviceKind, TenantName, Usd
@@ -30,6 +38,9 @@ class Settings(ServiceSettings):
     """Where the local backend keeps a folder for each node."""
     runner_env_file: Path
     """Lines of NAME=value for the environment of every runner: its addresses and keys."""
+    node_keys_secret: SecretStr
+    """The keys by which nodes prove their claims follow from it; nobody else has it. At least 32 characters. Nodes
+    that are being created when it changes fail once, as infra."""
     logs_retention: Annotated[timedelta, Field(ge=timedelta(days=30))] = timedelta(days=30)
     """How long folders of ended attempts are kept. Their names are used up as long as a message may come again."""
 

@@ -22,7 +22,7 @@ ATTEMPT = Columns(
 PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline")
 NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
-    " notice_deadline, host"
+    " notice_deadline, host, public_key"
 )
 FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message")
 CORDON = Columns("pool, machine, source, reason")
@@ -82,7 +82,7 @@ UPDATE_ATTEMPT = f"""
      WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
 
 INSERT_NODE = f"""
-    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $12, $13, $14)"""
+    INSERT INTO node ({NODE.names}, job_id, number, pool) VALUES ({NODE.parameters()}, $13, $14, $15)"""
 
 UPDATE_NODE = f"UPDATE node SET ({NODE.names}) = ROW({NODE.parameters()}) WHERE node_id = $1"
 

@@ -6,6 +6,7 @@ end_abruptly     a function (name, index) that ends the node's runner as kill -9
 """
 
 import asyncio
+import stat
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from services.provisioner.backends.protocol import (
     MemberState,
     SpecConflict,
 )
+from tests.node_keys import NODE_KEYS
 
 PATIENCE_SECONDS = 120.0
 """An engine first clears the machines of the test before, and a loaded machine takes its time."""
@@ -51,6 +53,8 @@ if os.fork() == 0:
     note(f"child {os.getpid()}")
     time.sleep(600)
     os._exit(0)
+key = Path(os.environ["RUNNER_NODE_KEY_FILE"])
+note(f"key {key} {key.read_text()}")
 note("started")
 while True:
     time.sleep(600)
@@ -145,6 +149,16 @@ class BackendSuite:
         assert all(member.host for member in attempt.members)
         assert not attempt.is_queued
         assert spec.name in [status.name for status in await backend.list_owned()]
+
+    async def test_each_node_has_its_own_key_which_no_other_user_can_read(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        assert (await backend.inspect(spec.name)).has_keys
+        for index in range(2):
+            [word] = [word for word in self.words(tmp_path, index) if word.startswith("key ")]
+            _, file, key = word.split()
+            assert key == NODE_KEYS.private(spec.name, index)
+            assert stat.S_IMODE(Path(file).stat().st_mode) & 0o077 == 0
+            assert stat.S_IMODE(Path(file).parent.stat().st_mode) & 0o077 == 0
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
         await asyncio.gather(*(backend.start(spec) for _ in range(8)))

@@ -30,6 +30,10 @@ def groups_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any
     return kubernetes.request("GET", f"{GROUPS}?labelSelector={ATTEMPT}%3D{name}")["items"]
 
 
+def secrets_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, Any]]:
+    return kubernetes.request("GET", f"{PLACE}/secrets?labelSelector={ATTEMPT}%3D{name}")["items"]
+
+
 def pod_of(kubernetes: KubernetesCluster, name: str, index: int) -> str:
     return next(
         pod["metadata"]["name"]

@@ -18,6 +18,7 @@ from services.trainer_agent.protocol import REPORTS, Stepped, parse_reports
 from shared.processes.identity import marked
 from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
 from tests.integration.backend_suite import until
+from tests.node_keys import NODE_KEYS
 
 QUICK_TIMES = {
     "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
@@ -32,7 +33,9 @@ class Nodes:
         self._attempts = attempts
         self.folder = folder / "nodes"
         env_file = attempts.stack.state.root / "runner.env"
-        self.backend = LocalBackend(self.folder, runner_env_file=env_file, logs_retention=timedelta(days=30))
+        self.backend = LocalBackend(
+            self.folder, runner_env_file=env_file, node_keys=NODE_KEYS, logs_retention=timedelta(days=30)
+        )
         self._names: list[str] = []
         self._read: dict[Path, tuple[int, int]] = {}
         """By file of reports, the bytes that were read and the last step in them."""

@@ -38,13 +38,19 @@ from tests.integration.kubernetes import (
     pods_of,
     put_secret,
     remove_by_force,
+    secrets_of,
     status_of_job,
     suspend,
     tainted,
 )
+from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
 
 FENCED_AFTER_SECONDS = 3.0
+
+
+LEFT = (jobs_of, pods_of, groups_of, secrets_of)
+"""What an attempt has beside its record."""
 
 
 def a_backend(kubernetes: KubernetesCluster, *, retention_days: int = 30, **changes: object) -> Backend:
@@ -55,7 +61,8 @@ def a_backend(kubernetes: KubernetesCluster, *, retention_days: int = 30, **chan
         kubeconfig=kubernetes.provisioner,
         lost_after_seconds=1,
     ).model_copy(update={"fenced_after_seconds": FENCED_AFTER_SECONDS, **changes})
-    return kubernetes_backends({"spot": pool}, logs_retention=timedelta(days=retention_days))["spot"]
+    retention = timedelta(days=retention_days)
+    return kubernetes_backends({"spot": pool}, node_keys=NODE_KEYS, logs_retention=retention)["spot"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -288,6 +295,11 @@ class TestKubernetesBackend(BackendSuite):
         assert len(kept) == 3
         assert "canary" not in json.dumps(kept)
         assert "in the secret" not in json.dumps(kept)
+        assert NODE_KEYS.private(spec.name, 0) not in json.dumps(kept)
+        [keys] = secrets_of(kubernetes, spec.name)
+        assert list(keys["data"]) == ["0"]
+        await backend.stop(spec.name, 0.0)
+        assert secrets_of(kubernetes, spec.name) == []
 
     async def test_what_is_forbidden_is_named_with_the_words_of_kubernetes(
         self, kubernetes, tmp_path, monkeypatch
@@ -331,6 +343,6 @@ class TestKubernetesBackend(BackendSuite):
     async def until_cleared(self, kubernetes: KubernetesCluster, spec: AttemptSpec) -> None:
         """Once no object of the attempt is left but its record."""
         await until(
-            lambda: not any(each(kubernetes, spec.name) for each in (jobs_of, pods_of, groups_of)),
+            lambda: not any(each(kubernetes, spec.name) for each in LEFT),
             every=self.ASKS_EVERY,
         )

@@ -10,12 +10,14 @@ import pytest
 
 from schemas.base import DeviceKind
 from services.provisioner.backends import local
+from services.provisioner.backends.folders import key_env
 from services.provisioner.backends.local import LocalBackend
 from services.provisioner.backends.protocol import BackendFailed, SpecConflict
 from shared.clock import utc_now
 from shared.processes.identity import Identity, marked, signal_marked
 from tests.chaos.scale import note
 from tests.integration.backend_suite import BackendSuite, a_spec, until
+from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
 
 
@@ -24,7 +26,10 @@ class TestLocalBackend(BackendSuite):
     def restarted(self, tmp_path: Path):
         (tmp_path / "runner.env").write_text("RUNNER_KAFKA_BOOTSTRAP='127.0.0.1:9'\n")
         return lambda: LocalBackend(
-            tmp_path / "nodes", runner_env_file=tmp_path / "runner.env", logs_retention=DAYS_KEPT
+            tmp_path / "nodes",
+            runner_env_file=tmp_path / "runner.env",
+            node_keys=NODE_KEYS,
+            logs_retention=DAYS_KEPT,
         )
 
     @pytest.fixture
@@ -92,6 +97,15 @@ class TestLocalBackend(BackendSuite):
         [node] = (tmp_path / "nodes" / "forgotten").glob(f"*/{spec.name}/0")
         assert (node / "runner.log").exists()
         assert not (node / "work").exists()
+        assert not (node / "key").exists()
+
+    async def test_nodes_that_an_older_release_made_have_no_keys(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        node = tmp_path / "nodes" / spec.name / "1"
+        assert key_env(node) == {"RUNNER_NODE_KEY_FILE": str(node / "key")}
+        (node / "key").unlink()
+        assert key_env(node) == {}
+        assert not (await backend.inspect(spec.name)).has_keys
 
     async def test_a_stop_of_what_is_forgotten_brings_nothing_back(self, backend, spec, tmp_path):
         await backend.stop(spec.name, 0.0)

@@ -25,6 +25,7 @@ from shared.clock import utc_now
 from shared.processes.identity import marked, signal_marked
 from tests.integration.backend_suite import BackendSuite, a_spec, until
 from tests.integration.slurm import blocked, idle, running_jobs
+from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
 
 FENCED_AFTER_SECONDS = 5.0
@@ -40,7 +41,11 @@ def a_backend(slurm: SlurmCluster, tmp_path: Path, **changes: object) -> Backend
         flags=("--exclusive",),
         fenced_after_seconds=FENCED_AFTER_SECONDS,
     ).model_copy(update=changes)
-    return slurm_backends({"spot": pool}, env_file=env_file, logs_retention=timedelta(days=30))["spot"]
+    retention = timedelta(days=30)
+    backends = slurm_backends(
+        {"spot": pool}, env_file=env_file, node_keys=NODE_KEYS, logs_retention=retention
+    )
+    return backends["spot"]
 
 
 class TestSlurmBackend(BackendSuite):
@@ -228,4 +233,10 @@ class TestSlurmBackend(BackendSuite):
         content += slurm.run("scontrol", "show", "job", str(job_id)).encode()
         assert b"canary" not in content
         assert b"in the file" not in content
+        key = NODE_KEYS.private(spec.name, 0)
+        assert key.encode() not in content
+        assert key not in variables.values()
+        assert Path(variables["RUNNER_NODE_KEY_FILE"]).read_text() == key
         await backend.stop(spec.name, 0.0)
+        await backend.forget(spec.name)
+        assert not any(key in path.read_text() for path in tmp_path.rglob("*") if path.is_file())

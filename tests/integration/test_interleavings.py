@@ -50,6 +50,7 @@ from shared.postgres.migrate import migrate
 from shared.record import Record
 from tests.builders import TENANT, a_bundle, a_dataset, a_job, a_job_spec, an_evaluation
 from tests.chaos.scale import note, scaled, seed
+from tests.node_keys import NODE_KEYS
 from tests.unit.provisioner import test_decide as provisioning
 from tests.unit.registry.builders import BASE_SHA, a_version
 from tests.unit.scheduler import incoming
@@ -432,7 +433,7 @@ class TestExitSeenByBoth:
     async def one_race(self, database: Database) -> None:
         attempt = await a_running_attempt(database)
         gone = AttemptStatus(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
-        cluster = Cluster(Units(database), backends=None)  # type: ignore[arg-type]
+        cluster = Cluster(Units(database), backends=None, node_keys=NODE_KEYS)  # type: ignore[arg-type]
         await asyncio.gather(*(cluster._observed(gone) for _ in range(2)))
         assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]
 

@@ -34,6 +34,7 @@ import services.serving_controller.handlers.steps
 import services.trainer_agent.handlers
 from services.provisioner.backends.dispatch import Backends
 from services.scheduler.decide.decision import Policy
+from tests.node_keys import NODE_KEYS
 from tests.simulation import fast, gate, serving, stores
 from tests.simulation.stores import (
     checkpoint_watcher,
@@ -181,7 +182,11 @@ def wire_scheduler(kernel: "Kernel") -> None:
 
 def wire_provisioner(kernel: "Kernel") -> None:
     services.provisioner.handlers.register(  # type: ignore[arg-type]
-        kernel, Backends(kernel.world.engine), pools_file=PoolsFile(kernel.world.pools), connect=lambda _: {}
+        kernel,
+        Backends(kernel.world.engine),
+        NODE_KEYS,
+        pools_file=PoolsFile(kernel.world.pools),
+        connect=lambda _: {},
     )
 
 

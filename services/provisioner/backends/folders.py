@@ -4,6 +4,7 @@
                        stopped       nothing may start here any more
                        <index>/grant      id of the node, for as long as it may continue without being heard
                                exit       exit code of its runner
+                               key        private key of the node, which proves its claims
                                notice     when it will be ended
                                work/      the runner's own
 <nodes>/forgotten/<day>/<attempt name>   its end is stored: logs, exit codes, and the mark that the name is used up
@@ -72,6 +73,7 @@ class AttemptFolders:
         root = self.folder(name)
         for node in nodes_of(root):
             shutil.rmtree(node / "work", ignore_errors=True)
+            (node / "key").unlink(missing_ok=True)
         if self.is_forgotten(name):
             shutil.rmtree(root, ignore_errors=True)
         else:
@@ -104,12 +106,24 @@ def nodes_of(root: Path) -> list[Path]:
     return [root / str(index) for index in range(count)]
 
 
-def make_node(root: Path, index: int) -> Path:
-    """Make the node's folder with its grant."""
+def make_node(root: Path, index: int, key: str) -> Path:
+    """Make the node's folder with its private key and its grant."""
     node = root / str(index)
     node.mkdir(exist_ok=True, mode=MODE)
+    write_whole(node / "key", key)
     write_whole(node / "grant", node_id(root.name, index))
     return node
+
+
+def have_keys(root: Path) -> bool:
+    """Return whether each node of the attempt was given its key."""
+    return all((node / "key").exists() for node in nodes_of(root))
+
+
+def key_env(node: Path) -> dict[str, str]:
+    """Return the variable by which a runner finds its key; none where an older release made the node."""
+    key = node / "key"
+    return {"RUNNER_NODE_KEY_FILE": str(key)} if key.exists() else {}
 
 
 def withdraw(node: Path) -> None:

@@ -16,7 +16,9 @@ from pathlib import Path
 from services.provisioner.backends.folders import (
     AttemptFolders,
     exit_code,
+    have_keys,
     is_stopped,
+    key_env,
     make_node,
     nodes_of,
     notice_deadline,
@@ -34,6 +36,7 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
+from services.provisioner.node_keys import NodeKeys
 from shared.env_file import read_env_file
 from shared.files import write_whole
 from shared.processes.ending import ask_to_end, kill_all, kill_marked
@@ -50,9 +53,12 @@ KILL_SECONDS = 10.0
 class LocalBackend:
     """Backend of processes on this machine."""
 
-    def __init__(self, nodes_dir: Path, *, runner_env_file: Path, logs_retention: timedelta) -> None:
+    def __init__(
+        self, nodes_dir: Path, *, runner_env_file: Path, node_keys: NodeKeys, logs_retention: timedelta
+    ) -> None:
         self._folders = AttemptFolders(nodes_dir, logs_retention=logs_retention)
         self._runner_env_file = runner_env_file
+        self._node_keys = node_keys
         self._detached = Detached()
 
     async def start(self, spec: AttemptSpec) -> None:
@@ -98,7 +104,7 @@ class LocalBackend:
         root = self._folders.claim(spec)
         for index in range(spec.nodes):
             if not (root / str(index) / "pid").exists() and not any(marked(_mark(spec.name, index))):
-                self._spawn(make_node(root, index), spec, index)
+                self._spawn(make_node(root, index, self._node_keys.private(spec.name, index)), spec, index)
 
     def _spawn(self, node: Path, spec: AttemptSpec, index: int) -> None:
         environment = self._environment(node, spec, index)
@@ -118,6 +124,7 @@ class LocalBackend:
             "RUNNER_WORK_DIR": str(node / "work"),
             "RUNNER_NOTICE_FILE": str(node / "notice"),
             "RUNNER_GRANT_FILE": str(node / "grant"),
+            **key_env(node),
         }
 
     async def _until_started(self, spec: AttemptSpec) -> None:
@@ -140,7 +147,8 @@ class LocalBackend:
 def _inspect(root: Path) -> AttemptStatus | None:
     if not root.is_dir():
         return None
-    return AttemptStatus(root.name, tuple(map(_member, nodes_of(root))))
+    members = tuple(map(_member, nodes_of(root)))
+    return AttemptStatus(root.name, members, has_keys=have_keys(root))
 
 
 def _member(node: Path) -> Member:

@@ -109,6 +109,8 @@ class AttemptStatus:
     """While it is queued: what it waits for, in the backend's words."""
     refusal: str = ""
     """While it is queued: why the backend will never start it, in its words."""
+    has_keys: bool = False
+    """Whether its nodes were given the keys that prove their claims; an older release gave them none."""
 
     @property
     def is_queued(self) -> bool:

@@ -11,6 +11,7 @@ from services.provisioner.handlers import machines, messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
 from services.provisioner.handlers.cluster import Cluster, nothing
 from services.provisioner.handlers.pools import Connect, Pools
+from services.provisioner.node_keys import NodeKeys
 from shared.service import Service
 
 RESYNC = timedelta(seconds=1)
@@ -20,12 +21,14 @@ PARALLEL_ENDS = 8
 """An end waits for the grace of its processes and needs no core."""
 
 
-def register(service: Service, backends: Backends, *, pools_file: Path, connect: Connect) -> None:
+def register(
+    service: Service, backends: Backends, node_keys: NodeKeys, *, pools_file: Path, connect: Connect
+) -> None:
     """`connect`: returns the backends of the pools that are not of this machine."""
     _register_messages(service)
     _register_pools(service, Pools(service, pools_file, backends, connect))
     _register_machines(service)
-    _register_cluster(service, Cluster(service, backends))
+    _register_cluster(service, Cluster(service, backends, node_keys))
 
 
 def _register_messages(service: Service) -> None:

@@ -26,6 +26,7 @@ from services.provisioner.handlers.apply import (
     apply,
 )
 from services.provisioner.model import Attempt, AttemptState
+from services.provisioner.node_keys import NodeKeys
 from shared.errors import Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -55,12 +56,15 @@ class Created:
     has_nodes: bool
     is_queued: bool = False
     waiting_for: str = ""
+    public_keys: tuple[str, ...] = ()
+    """Of all nodes; none where they were started without."""
 
 
 @dataclass(frozen=True)
 class Cluster:
     service: Service
     backends: Backends
+    node_keys: NodeKeys
 
     async def create(self, task: CreateNodes) -> Created:
         """Create the nodes unless the attempt was stopped."""
@@ -68,7 +72,7 @@ class Cluster:
             attempt, now = await _get(unit, task), unit.now
         backend = self.backends.of(task.pool)
         if not decide.is_wanted(attempt):
-            return _created(await backend.inspect(task.name))
+            return self._created(task, await backend.inspect(task.name))
         if now > task.start_deadline:
             raise Rejected(f"{task.name} was not created by its start deadline {task.start_deadline}")
         failpoint("provider.create.before")
@@ -79,7 +83,16 @@ class Cluster:
         except NoCapacity as refusal:
             raise Full(str(refusal)) from refusal
         failpoint("provider.create.after")
-        return _created(await backend.inspect(task.name))
+        return self._created(task, await backend.inspect(task.name))
+
+    def _created(self, task: CreateNodes, status: AttemptStatus | None) -> Created:
+        if status is None:
+            return Created(has_nodes=False)
+        given = range(task.nodes) if status.has_keys else ()
+        keys = tuple(self.node_keys.public(task.name, index) for index in given)
+        return Created(
+            has_nodes=True, is_queued=status.is_queued, waiting_for=status.waiting_for, public_keys=keys
+        )
 
     async def created(self, task: CreateNodes, result: Created, unit: Unit) -> None:
         attempt = await _get(unit, task)
@@ -88,6 +101,7 @@ class Cluster:
             has_nodes=result.has_nodes,
             is_queued=result.is_queued,
             waiting_for=result.waiting_for,
+            public_keys=result.public_keys,
             now=unit.now,
         )
         await apply(unit, attempt, decision)
@@ -172,12 +186,6 @@ class Cluster:
 
 async def nothing(task: BackendTask, result: None, unit: Unit) -> None:
     """Do nothing: the watch sees what comes of it."""
-
-
-def _created(status: AttemptStatus | None) -> Created:
-    if status is None:
-        return Created(has_nodes=False)
-    return Created(has_nodes=True, is_queued=status.is_queued, waiting_for=status.waiting_for)
 
 
 def _code(error: Exception) -> str:

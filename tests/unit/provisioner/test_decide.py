@@ -206,6 +206,34 @@ def members(state: MemberState, **changes: object) -> list[Member]:
     return [replace(Member(index, state), **changes) for index in range(2)]
 
 
+class TestKeys:
+    """The public key of each node is announced with it, where it was given the private one."""
+
+    KEYS = ("0" * 64, "1" * 64)
+
+    def test_are_announced_when_the_nodes_are_there(self):
+        decision = decide.on_created(creating(), has_nodes=True, public_keys=self.KEYS, now=NOON)
+        [event] = decision.events
+        assert tuple(node.public_key for node in event.nodes) == self.KEYS
+        assert tuple(node.public_key for node in decision.attempt.nodes) == self.KEYS
+
+    def test_are_announced_when_the_queue_is_left(self):
+        waiting = decide.on_created(
+            creating(), has_nodes=True, is_queued=True, public_keys=self.KEYS, now=NOON
+        ).attempt
+        [event, *_] = shown(waiting, *members(MemberState.RUNNING, host="n3")).events
+        assert tuple(node.public_key for node in event.nodes) == self.KEYS
+
+    def test_are_told_of_nodes_that_go_too(self):
+        attempt = decide.on_created(creating(), has_nodes=True, public_keys=self.KEYS, now=NOON).attempt
+        released = decide.on_released(decide.on_attempt_completed(attempt).attempt, now=NOON)
+        assert tuple(node.public_key for node in released.events[0].nodes) == self.KEYS
+
+    def test_of_nodes_that_were_given_none_there_are_none(self):
+        [event] = decide.on_created(creating(), has_nodes=True, now=NOON).events
+        assert [node.public_key for node in event.nodes] == [None, None]
+
+
 class TestQueue:
     """An attempt that waits in the backend's own queue."""
 

@@ -73,6 +73,19 @@ class TestManifest:
         assert named["PYTHONPATH"] == "/app"
         assert list(named).index("RUNNER_NODE_INDEX") < list(named).index("RUNNER_NODE_ID")
 
+    def test_a_node_is_given_its_own_key_alone(self):
+        secret = manifest.keys(SPEC, POOL, ["key of 0", "key of 1"])
+        assert secret["stringData"] == {"0": "key of 0", "1": "key of 1"}
+        assert secret["metadata"]["labels"][manifest.ATTEMPT] == SPEC.name
+        pod = pod_spec()
+        [volume] = [each["secret"] for each in pod["volumes"] if "secret" in each]
+        assert volume["secretName"] == secret["metadata"]["name"]
+        [mount] = [each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "keys"]
+        assert (mount["subPathExpr"], mount["readOnly"]) == ("$(RUNNER_NODE_INDEX)", True)
+        assert variables()["RUNNER_NODE_KEY_FILE"] == mount["mountPath"]
+        assert "key of" not in str(manifest.job(SPEC, POOL, has_gangs=True))
+        assert "key of" not in str(manifest.record(SPEC, POOL))
+
     def test_graces_and_fences_are_whole_seconds_of_the_pool(self):
         assert pod_spec()["terminationGracePeriodSeconds"] == 13
         assert variables()["RUNNER_DEFAULT_GRACE"] == "PT13S"
@@ -148,6 +161,11 @@ def member(*pods: Pod, **changes: Any) -> Member:
 
 
 class TestStatus:
+    @pytest.mark.parametrize("pods", [(), (Pod("p", "u", "a-x-e1", 0, "Running", host="k1"),)])
+    def test_it_says_whether_its_nodes_have_keys(self, pods):
+        assert status(*pods, has_keys=True).has_keys
+        assert not status(*pods).has_keys
+
     def test_a_node_without_a_pod_waits(self):
         assert status() == AttemptStatus("a-x-e1", (Member(0, MemberState.QUEUED),))
 
@@ -314,7 +332,7 @@ class TestParsing:
 
     def test_a_record_is_read_as_it_was_written(self):
         content = manifest.record(SPEC, POOL)
-        assert parse_record(content) == Record("a-x-e1", digest=SPEC.digest, nodes=2)
+        assert parse_record(content) == Record("a-x-e1", digest=SPEC.digest, nodes=2, has_keys=True)
         seen = seen_of(Member(1, MemberState.RUNNING, host="k1"))
         content["data"] |= {"submitted": "true", "stopped": "true", **dict([manifest.seen(1, seen)])}
         content["metadata"]["labels"][manifest.FORGOTTEN] = "2026-11-27"

@@ -5,17 +5,20 @@ from datetime import timedelta
 
 from services.provisioner.backends.kubernetes.backend import KubernetesBackend
 from services.provisioner.backends.protocol import Backend
+from services.provisioner.node_keys import NodeKeys
 from services.provisioner.settings import KubernetesPool
 
 
 def kubernetes_backends(
-    pools: Mapping[str, KubernetesPool], *, logs_retention: timedelta
+    pools: Mapping[str, KubernetesPool], *, node_keys: NodeKeys, logs_retention: timedelta
 ) -> Mapping[str, Backend]:
     """Return the backend of each pool: one for all pools of the same installation in the same namespace."""
     places = {pool.place for pool in pools.values()}
     backends = {
         place: KubernetesBackend(
-            {name: pool for name, pool in pools.items() if pool.place == place}, logs_retention=logs_retention
+            {name: pool for name, pool in pools.items() if pool.place == place},
+            node_keys=node_keys,
+            logs_retention=logs_retention,
         )
         for place in places
     }

@@ -124,6 +124,7 @@ class Kubernetes:
 _ROOTS: Mapping[str, str] = {
     "configmaps": "/api/v1",
     "pods": "/api/v1",
+    "secrets": "/api/v1",
     "jobs": "/apis/batch/v1",
     "podgroups": GANGS,
 }

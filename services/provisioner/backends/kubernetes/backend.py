@@ -3,6 +3,7 @@
 The record of an attempt is a ConfigMap of its name, which outlives its Job and its pods:
 
 digest, nodes, pool    of what was asked for, written once
+keyed                  its nodes get keys, which are in a secret of its name for as long as its Job is there
 submitted              its Job was created: none is created again
 stopped                nothing may start here any more
 taken-back             its queue suspended the Job after it had begun
@@ -40,6 +41,7 @@ from services.provisioner.backends.protocol import (
     MemberState,
     SpecConflict,
 )
+from services.provisioner.node_keys import NodeKeys
 from services.provisioner.settings import KubernetesPool
 from shared.clock import utc_now
 
@@ -52,8 +54,11 @@ STOP_SECONDS = 60.0
 
 
 class KubernetesBackend:
-    def __init__(self, pools: Mapping[str, KubernetesPool], *, logs_retention: timedelta) -> None:
+    def __init__(
+        self, pools: Mapping[str, KubernetesPool], *, node_keys: NodeKeys, logs_retention: timedelta
+    ) -> None:
         self._pools = pools
+        self._node_keys = node_keys
         any_pool = next(iter(pools.values()))
         self._installation = any_pool.installation
         self._fenced_after = max(pool.fenced_after_seconds for pool in pools.values())
@@ -74,6 +79,8 @@ class KubernetesBackend:
         has_gangs = spec.nodes > 1 and pool.queue is None and await self._api.has_gangs()
         if has_gangs:
             await self._api.create("podgroups", manifest.pod_group(spec, pool))
+        keys = [self._node_keys.private(spec.name, index) for index in range(spec.nodes)]
+        await self._api.create("secrets", manifest.keys(spec, pool, keys))
         await self._api.create("jobs", manifest.job(spec, pool, has_gangs=has_gangs))
         # A stop that came meanwhile has looked for a Job before there was one; one that comes later deletes it.
         record_after = await self._record(spec.name)
@@ -249,6 +256,7 @@ class KubernetesBackend:
 
     async def _delete_job(self, name: str) -> None:
         await self._api.delete("jobs", name, propagationPolicy="Background")
+        await self._api.delete("secrets", name)
         if await self._api.has_gangs():
             await self._api.delete("podgroups", name)
 

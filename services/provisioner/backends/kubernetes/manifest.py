@@ -1,11 +1,12 @@
-"""What is created for an attempt: its record, its Job, and its PodGroup where the cluster schedules gangs.
+"""What is created for an attempt: its record, its nodes' keys, its Job, and its PodGroup where the cluster schedules
+gangs.
 
-None of it has a secret: pods read theirs by the name that the pool gives.
+Nothing but the keys is secret: pods read them, and the addresses and keys of all runners, by the names of Secrets.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.provisioner.backends.protocol import AttemptSpec
@@ -23,6 +24,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 QUEUE = "kueue.x-k8s.io/queue-name"
 CONTAINER = "runner"
 WORK = "/retune/work"
+KEY_FILE = "/retune/key"
+READABLE = 0o444
+"""In a pod, where the runner is the only user, whoever that is."""
 TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 MIN_GRACE_SECONDS = 1
 """0 would remove the object at once, whatever runs there."""
@@ -33,8 +37,14 @@ Manifest = dict[str, Any]
 
 def record(spec: AttemptSpec, pool: KubernetesPool) -> Manifest:
     """Return what is kept of an attempt: Jobs and pods come and go."""
-    data = {"digest": spec.digest, "nodes": str(spec.nodes), "pool": spec.pool}
+    data = {"digest": spec.digest, "nodes": str(spec.nodes), "pool": spec.pool, "keyed": "true"}
     return {"metadata": _metadata(spec.name, pool.installation), "data": data}
+
+
+def keys(spec: AttemptSpec, pool: KubernetesPool, private_keys: Sequence[str]) -> Manifest:
+    """Return the Secret of the nodes' private keys, by index; each pod is given its own alone."""
+    by_index = {str(index): key for index, key in enumerate(private_keys)}
+    return {"metadata": _metadata(spec.name, pool.installation), "immutable": True, "stringData": by_index}
 
 
 def mark(name: str, installation: str) -> Manifest:
@@ -101,6 +111,7 @@ def _pod(spec: AttemptSpec, pool: KubernetesPool, *, has_gangs: bool) -> Manifes
         "volumes": [
             {"name": "work", "emptyDir": {}},
             {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": pool.shared_memory}},
+            {"name": "keys", "secret": {"secretName": spec.name, "defaultMode": READABLE}},
         ],
     } | {name: value for name, value in optional.items() if value is not None}
 
@@ -119,6 +130,7 @@ def _container(spec: AttemptSpec, pool: KubernetesPool) -> Manifest:
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},
             {"name": "memory", "mountPath": "/dev/shm"},  # noqa: S108 - of the container
+            {"name": "keys", "mountPath": KEY_FILE, "subPathExpr": "$(RUNNER_NODE_INDEX)", "readOnly": True},
         ],
     }
 
@@ -133,6 +145,7 @@ def _environment(spec: AttemptSpec, pool: KubernetesPool) -> list[Manifest]:
         "RUNNER_WORK_DIR": f"{WORK}/runner",
         "RUNNER_CACHE_DIR": f"{WORK}/cache",
         "RUNNER_NOTICE_FILE": f"{WORK}/notice",
+        "RUNNER_NODE_KEY_FILE": KEY_FILE,
         "RUNNER_DEFAULT_GRACE": f"PT{grace(spec.grace_seconds)}S",
         "RUNNER_FENCE_AFTER": f"PT{pool.fenced_after_seconds - FENCE_MARGIN_SECONDS:g}S",
     }

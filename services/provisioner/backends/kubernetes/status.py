@@ -77,6 +77,7 @@ class Record:
     """Whether its Job was created."""
     is_stopped: bool = False
     forgotten_on: str = ""
+    has_keys: bool = False
     was_taken_back: bool = False
     """Whether its queue suspended the Job after it had begun; it was deleted then."""
     seen: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -152,6 +153,7 @@ def parse_record(content: Mapping[str, Any]) -> Record:
         was_submitted="submitted" in data,
         is_stopped="stopped" in data,
         was_taken_back="taken-back" in data,
+        has_keys="keyed" in data,
         forgotten_on=content["metadata"].get("labels", {}).get(FORGOTTEN, ""),
         seen={index: json.loads(data[f"node-{index}"]) for index in range(nodes) if f"node-{index}" in data},
     )
@@ -165,11 +167,12 @@ def status_of(
     if any(member.state is MemberState.ENDED for member in members):
         members = tuple(map(_not_queued, members))
     if not any(member.state is MemberState.QUEUED for member in members):
-        return AttemptStatus(attempt.record.name, members)
+        return AttemptStatus(attempt.record.name, members, has_keys=attempt.record.has_keys)
     waiting = [pod.waiting_for for pod in attempt.pods if pod.waiting_for and not pod.is_quiet]
     waiting_for = waiting[0] if waiting else _queue(attempt.job)
     refusal = _refusal(attempt, waiting_for, now, gang_wait)
-    return AttemptStatus(attempt.record.name, members, waiting_for=waiting_for, refusal=refusal)
+    has_keys = attempt.record.has_keys
+    return AttemptStatus(attempt.record.name, members, waiting_for, refusal, has_keys=has_keys)
 
 
 def seen_of(member: Member) -> Mapping[str, Any]:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.backends.slurm.backend import SlurmBackend
+from services.provisioner.node_keys import NodeKeys
 from services.provisioner.settings import SlurmPool
 
 
 def slurm_backends(
-    pools: Mapping[str, SlurmPool], *, env_file: Path, logs_retention: timedelta
+    pools: Mapping[str, SlurmPool], *, env_file: Path, node_keys: NodeKeys, logs_retention: timedelta
 ) -> Mapping[str, Backend]:
     """Return the backend of each pool: one for all pools with the same folder on the same cluster."""
     places = {(pool.folder, pool.conf) for pool in pools.values()}
@@ -18,6 +19,7 @@ def slurm_backends(
         place: SlurmBackend(
             {name: pool for name, pool in pools.items() if (pool.folder, pool.conf) == place},
             env_file=env_file,
+            node_keys=node_keys,
             logs_retention=logs_retention,
         )
         for place in places

@@ -36,6 +36,7 @@ from services.provisioner.backends.slurm.commands import Slurm
 from services.provisioner.backends.slurm.jobs import Job, folder_of
 from services.provisioner.backends.slurm.script import batch_script, keeper_options, sbatch_arguments
 from services.provisioner.backends.slurm.status import Cluster, end_of, is_quiet, may_live, status_of
+from services.provisioner.node_keys import NodeKeys
 from services.provisioner.settings import SlurmPool
 from shared.clock import utc_now
 from shared.files import create_whole, write_whole
@@ -50,13 +51,21 @@ KEEPER = "services.provisioner.backends.slurm.keeper"
 
 
 class SlurmBackend:
-    def __init__(self, pools: Mapping[str, SlurmPool], *, env_file: Path, logs_retention: timedelta) -> None:
+    def __init__(
+        self,
+        pools: Mapping[str, SlurmPool],
+        *,
+        env_file: Path,
+        node_keys: NodeKeys,
+        logs_retention: timedelta,
+    ) -> None:
         self._pools = pools
         any_pool = next(iter(pools.values()))
         self._folder = any_pool.folder
         self._folders = AttemptFolders(self._folder, logs_retention=logs_retention)
         self._fenced_after = max(pool.fenced_after_seconds for pool in pools.values())
         self._env_file = env_file
+        self._node_keys = node_keys
         self._slurm = Slurm(any_pool.conf)
 
     async def start(self, spec: AttemptSpec) -> None:
@@ -129,7 +138,7 @@ class SlurmBackend:
                 f"{spec.name} is for pool {spec.pool}, expected one of {', '.join(self._pools)}"
             )
         for index in range(spec.nodes):
-            make_node(root, index)
+            make_node(root, index, self._node_keys.private(spec.name, index))
         if spec.excluded:
             machines = await self._slurm.machines()
             # sbatch refuses a job that excludes what Slurm does not know, such as a machine that was removed.

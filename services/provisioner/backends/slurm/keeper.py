@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.provisioner.backends.folders import is_stopped, read
+from services.provisioner.backends.folders import is_stopped, key_env, read
 from services.provisioner.backends.protocol import AttemptSpec
 from services.provisioner.model import node_id
 from shared.env_file import read_env_file
@@ -89,6 +89,7 @@ class Keeper:
             "RUNNER_WORK_DIR": str(self._scratch),
             "RUNNER_NOTICE_FILE": str(self._node / "notice"),
             "RUNNER_GRANT_FILE": str(self._node / "grant"),
+            **key_env(self._node),
         }
 
     def _keep(self, pid: int | None) -> int | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from services.provisioner.backends.folders import exit_code, nodes_of, notice_deadline, read
+from services.provisioner.backends.folders import exit_code, have_keys, nodes_of, notice_deadline, read
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.backends.slurm.jobs import NEVER, Job, Machine
 
@@ -40,9 +40,9 @@ def status_of(root: Path, job: Job | None, cluster: Cluster) -> AttemptStatus:
     if job is not None and job.is_pending and not read(root / "started"):
         members = tuple(Member(index, MemberState.QUEUED) for index in range(len(nodes)))
         refusal = f"Slurm says {job.reason}" if job.reason in NEVER else ""
-        return AttemptStatus(root.name, members, waiting_for=job.reason, refusal=refusal)
+        return AttemptStatus(root.name, members, job.reason, refusal, has_keys=have_keys(root))
     members = tuple(_member(node, job, ended, cluster) for node in nodes)
-    return AttemptStatus(root.name, members)
+    return AttemptStatus(root.name, members, has_keys=have_keys(root))
 
 
 def end_of(job: Job, cluster: Cluster) -> dict[str, Any]:
