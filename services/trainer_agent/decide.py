@@ -4,6 +4,7 @@ Every decision takes the attempt as it is stored. Facts of different topics come
 decision looks at all that is known and not at which message was the last piece.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -75,7 +76,7 @@ def on_job_stopping(attempt: Attempt, event: JobStopping) -> Decision:
 
 
 def on_nodes_provisioned(attempt: Attempt, event: NodesProvisioned) -> Decision:
-    return Decision(replace(attempt, nodes=_ids(event.nodes)))
+    return Decision(_with_nodes(attempt, event.nodes))
 
 
 def on_provisioning_failed(attempt: Attempt) -> Decision:
@@ -84,13 +85,15 @@ def on_provisioning_failed(attempt: Attempt) -> Decision:
 
 
 def on_nodes_released(attempt: Attempt, event: NodesReleased) -> Decision:
-    nodes = _ids(event.nodes) if attempt.nodes is None else attempt.nodes
-    released = replace(attempt, nodes=nodes, nodes_released=True)
+    known = _with_nodes(attempt, event.nodes) if attempt.nodes is None else attempt
+    released = replace(known, nodes_released=True)
     return Decision(released, read_reports=Purpose.RELEASE if released.is_open else None)
 
 
 def on_claim(attempt: Attempt, claim: Claim, *, now: datetime, newest: int) -> Decision:
     """Decide about a runner's claim. `newest`: number of the job's newest attempt."""
+    if reason := why_not_signed(attempt.public_keys, claim):
+        return Decision(attempt, dropped=reason)
     match claim.report:
         case RunnerStarted() as started:
             return on_runner_started(attempt, started, report_id=claim.event_id, now=now, newest=newest)
@@ -103,6 +106,19 @@ def on_claim(attempt: Attempt, claim: Claim, *, now: datetime, newest: int) -> D
         case RunnerStopped() as stopped:
             return on_runner_stopped(attempt, stopped, newest=newest)
     raise AssertionError(f"no decision about {claim.report.type}")
+
+
+def why_not_signed(public_keys: Sequence[str] | None, claim: Claim) -> str:
+    """Return why nothing proves that the claim is of the node that it names; empty where its signature does.
+
+    Nodes without keys are asked for nothing, and neither is a claim that an older release has kept.
+    """
+    if public_keys is None or claim.signed is None:
+        return ""
+    index = claim.report.node_index
+    if index < len(public_keys) and claim.signed.is_by(public_keys[index]):
+        return ""
+    return f"not signed by node {index} of the attempt"
 
 
 def on_runner_started(
@@ -250,8 +266,11 @@ def _why_not_its_own(attempt: Attempt, claim: RunnerReport, *, node_id: str | No
     return ""
 
 
-def _ids(nodes: tuple[AllocatedNode, ...]) -> tuple[str, ...]:
-    return tuple(node.node_id for node in sorted(nodes, key=lambda node: node.index))
+def _with_nodes(attempt: Attempt, nodes: tuple[AllocatedNode, ...]) -> Attempt:
+    by_index = sorted(nodes, key=lambda node: node.index)
+    keys = tuple(node.public_key for node in by_index if node.public_key is not None)
+    public_keys = keys if keys and len(keys) == len(nodes) else None
+    return replace(attempt, nodes=tuple(node.node_id for node in by_index), public_keys=public_keys)
 
 
 def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decision:

@@ -22,6 +22,7 @@ from services.trainer_agent.model import Attempt, Claim
 from shared.log import get_logger
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
+from shared.signatures import signed_part
 
 log = get_logger(__name__)
 
@@ -75,19 +76,19 @@ class Handlers:
         await _apply(unit, attempt, decide.on_nodes_released(attempt, event))
 
     async def runner_heartbeat(self, claim: RunnerHeartbeat, unit: Unit) -> None:
-        await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
+        if reason := await _hear(unit, claim, step=claim.step):
+            await _drop(unit, _claim_of(claim, unit), reason)
 
     async def step_reached(self, claim: StepReached, unit: Unit) -> None:
-        await store.hear_runner(unit.conn, claim, step=claim.step, at=unit.now)
+        await _hear(unit, claim, step=claim.step)
         await self.claimed(claim, unit)
 
     async def bundle_uploaded(self, claim: BundleUploaded, unit: Unit) -> None:
-        await store.hear_runner(unit.conn, claim, step=claim.bundle.step, at=unit.now)
+        await _hear(unit, claim, step=claim.bundle.step)
         await self.claimed(claim, unit)
 
     async def claimed(self, claim: RunnerReport, unit: Unit) -> None:
-        assert unit.envelope is not None, "claims come as messages"
-        await _judge(unit, Claim(unit.envelope.id, claim))
+        await _judge(unit, _claim_of(claim, unit))
 
     async def listen(self, timer: Listen, unit: Unit) -> None:
         attempt = await store.lock_attempt(unit.conn, timer.job_id, timer.number, tenant=timer.tenant)
@@ -136,6 +137,21 @@ def register(service: Service) -> None:
     )
 
 
+def _claim_of(report: RunnerReport, unit: Unit) -> Claim:
+    assert unit.envelope is not None, "claims come as messages"
+    assert unit.record is not None, "claims come as records"
+    return Claim(unit.envelope.id, report, signed_part(unit.record))
+
+
+async def _hear(unit: Unit, report: RunnerReport, *, step: int) -> str:
+    """Note that the runner lives, which any report of it shows. Return why it shows nothing."""
+    public_keys = await store.find_public_keys(unit.conn, report.job_id, report.attempt)
+    reason = decide.why_not_signed(public_keys, _claim_of(report, unit))
+    if not reason:
+        await store.hear_runner(unit.conn, report, step=step, at=unit.now)
+    return reason
+
+
 async def _judge(unit: Unit, claim: Claim) -> None:
     """Judge a claim, or keep it until it can be judged: its attempt is opened by facts alone."""
     report = claim.report
@@ -147,8 +163,12 @@ async def _judge(unit: Unit, claim: Claim) -> None:
     decision = decide.on_claim(attempt, claim, now=unit.now, newest=newest)
     await _apply(unit, attempt, decision)
     if decision.dropped:
-        await store.record_dropped(unit.conn, claim, decision.dropped, at=unit.now)
-        log.warning("claim dropped", type=report.type, attempt=report.attempt, reason=decision.dropped)
+        await _drop(unit, claim, decision.dropped)
+
+
+async def _drop(unit: Unit, claim: Claim, reason: str) -> None:
+    await store.record_dropped(unit.conn, claim, reason, at=unit.now)
+    log.warning("claim dropped", type=claim.report.type, attempt=claim.report.attempt, reason=reason)
 
 
 async def _apply(unit: Unit, before: Attempt, decision: Decision) -> None:

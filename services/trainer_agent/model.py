@@ -9,6 +9,7 @@ from schemas.base import BundleRef, FailureClass
 from schemas.envelope import Origin
 from schemas.job import JobScheduled, StopReason
 from schemas.training import Member, RunnerReport
+from shared.signatures import Signed
 from shared.transitions import Transitions
 
 
@@ -59,6 +60,8 @@ class Claim:
 
     event_id: str
     report: RunnerReport
+    signed: Signed | None
+    """What proves whose it is. None of one that an older release has kept."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Attempt:
     """Order of the attempt; None while only the provisioner's facts are known, which travel on another topic."""
     nodes: tuple[str, ...] | None = None
     """Ids of the attempt's nodes, by index; None while the provisioner has not said which they are."""
+    public_keys: tuple[str, ...] | None = None
+    """Of its nodes, by index. None where they have none: their provisioner was of an older release."""
     state: AttemptState = AttemptState.GATHERING
     runners: tuple[Runner, ...] = ()
     stop: Stop | None = None

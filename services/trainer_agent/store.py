@@ -2,18 +2,21 @@
 
 from datetime import datetime
 
+from asyncpg import Record
+
 from schemas.training import REPORTS, RunnerReport
 from services.trainer_agent.model import Attempt, Claim, Runner
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
+from shared.signatures import Signed
 
 OPEN_ATTEMPT = """
     INSERT INTO attempt (job_id, number, tenant) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"""
 
 ATTEMPT = Columns(
     "state, job_order=order, nodes, stop_reason=stop.reason, stop_deadline=stop.deadline, failure_class=failure,"
-    " nodes_released, last_step, last_bundle, origin"
+    " nodes_released, last_step, last_bundle, origin, public_keys"
 )
 RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped")
 
@@ -27,6 +30,8 @@ SAVE_ATTEMPT = f"""
     UPDATE attempt SET ({ATTEMPT.names}) = ROW({ATTEMPT.parameters(4)}), revision = revision + 1,
                        closed_at = CASE WHEN $4 = 'closed' THEN coalesce(closed_at, now()) END
      WHERE job_id = $1 AND number = $2 AND revision = $3 RETURNING revision"""
+
+FIND_PUBLIC_KEYS = "SELECT public_keys FROM attempt WHERE job_id = $1 AND number = $2"
 
 SAVE_RUNNER = f"""
     INSERT INTO runner (job_id, number, {RUNNER.names}) VALUES ($1, $2, {RUNNER.parameters(3)})
@@ -42,11 +47,13 @@ OPEN_BELOW = """
     SELECT number FROM attempt WHERE job_id = $1 AND number < $2 AND state <> 'closed' ORDER BY number"""
 
 KEEP_CLAIM = """
-    INSERT INTO kept_claim (job_id, number, event_id, type, payload, kept_at) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO kept_claim (job_id, number, event_id, type, payload, kept_at, signed, signature)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (event_id) DO NOTHING"""
 
 TAKE_CLAIMS = """
-    DELETE FROM kept_claim WHERE job_id = $1 AND number = $2 RETURNING id, event_id, type, payload"""
+    DELETE FROM kept_claim WHERE job_id = $1 AND number = $2
+    RETURNING id, event_id, type, payload, signed, signature"""
 
 PRUNE_KEPT = """
     DELETE FROM kept_claim WHERE ctid = ANY(ARRAY(
@@ -104,6 +111,12 @@ async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> Non
         await conn.execute(SAVE_RUNNER, after.job_id, after.number, *RUNNER.values(runner))
 
 
+async def find_public_keys(conn: Connection, job_id: str, number: int) -> list[str] | None:
+    """Return the keys of the attempt's nodes, as they are now and without a lock: heartbeats are many."""
+    keys: list[str] | None = await conn.fetchval(FIND_PUBLIC_KEYS, job_id, number)
+    return keys
+
+
 async def hear_runner(conn: Connection, claim: RunnerReport, *, step: int, at: datetime) -> None:
     """Note that a runner lives, which any report shows. Touches the runner's row only: heartbeats are many."""
     await conn.execute(HEAR_RUNNER, claim.job_id, claim.attempt, claim.node_index, at, step)
@@ -122,16 +135,23 @@ async def keep_claim(conn: Connection, claim: Claim, *, at: datetime) -> None:
     """Keep a claim once, also where it comes again after the inbox has forgotten it."""
     report = claim.report
     payload = report.model_dump(mode="json")
-    await conn.execute(KEEP_CLAIM, report.job_id, report.attempt, claim.event_id, report.type, payload, at)
+    signed = (claim.signed.content, claim.signed.signature) if claim.signed else (None, None)
+    await conn.execute(
+        KEEP_CLAIM, report.job_id, report.attempt, claim.event_id, report.type, payload, at, *signed
+    )
 
 
 async def take_claims(conn: Connection, job_id: str, number: int) -> list[Claim]:
     """Return the claims that were kept for the attempt, in their order, and keep them no more."""
     rows = await conn.fetch(TAKE_CLAIMS, job_id, number)
     return [
-        Claim(row["event_id"], REPORTS[row["type"]].model_validate(row["payload"]))
+        Claim(row["event_id"], REPORTS[row["type"]].model_validate(row["payload"]), _signed(row))
         for row in sorted(rows, key=lambda row: int(row["id"]))
     ]
+
+
+def _signed(row: Record) -> Signed | None:
+    return None if row["signed"] is None else Signed(row["signed"], row["signature"])
 
 
 async def record_dropped(conn: Connection, claim: Claim, reason: str, *, at: datetime) -> None:

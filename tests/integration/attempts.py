@@ -31,9 +31,11 @@ from shared.clock import utc_now
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
+from shared.signatures import PrivateKey
 from shared.storage.objects import put_manifest
 from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Voices, voices
+from tests.node_keys import NODE_KEYS
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 REPOSITORY = Path(__file__).parents[2]
@@ -51,7 +53,7 @@ class Attempts:
     def __init__(self, stack: Stack, objects: S3ObjectStore, voices: Voices) -> None:
         self.stack = stack
         self.objects = objects
-        self._voices = voices
+        self.voices = voices
         self._heard: list[Delivery] = []
         self._base_sha = ""
         self._dataset: DatasetRef | None = None
@@ -101,12 +103,16 @@ class Attempts:
         }
         return JobScheduled(**fields | changes)
 
-    async def provision(self, scheduled: JobScheduled) -> None:
-        """Write NodesProvisioned as the provisioner does."""
+    async def provision(self, scheduled: JobScheduled, *, has_keys: bool = True) -> None:
+        """Write NodesProvisioned as the provisioner does, with the keys of `NODE_KEYS`, or as an older one did."""
         name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
         nodes = tuple(
             AllocatedNode(
-                node_id=node_id(name, index), index=index, price_per_hour=Decimal(1), allocated_at=utc_now()
+                node_id=node_id(name, index),
+                index=index,
+                price_per_hour=Decimal(1),
+                allocated_at=utc_now(),
+                public_key=NODE_KEYS.public(name, index) if has_keys else None,
             )
             for index in range(scheduled.nodes)
         )
@@ -130,9 +136,9 @@ class Attempts:
             ),
         )
 
-    async def write(self, user: str, *messages: Message) -> None:
+    async def write(self, user: str, *messages: Message, signer: PrivateKey | None = None) -> None:
         """Put messages on their topics as `user`, numbered as their stories demand."""
-        await self._voices.say(user, *messages)
+        await self.voices.say(user, *messages, signer=signer)
 
     def heard(self, job_id: str, message: type[M], /, **fields: Any) -> list[M]:
         """Messages of that type about the job so far, in order, whose fields are so."""

@@ -185,7 +185,8 @@ async def test_closed_attempts_and_claims_that_nobody_waits_for_leave_the_traine
         for name, age in AGES:
             dropped = (name, 1, name, "StepReached", "", {}, utc_now() - age)
             await database.execute(trainer_agent.RECORD_DROPPED, *dropped)
-            claim = (name, 1, name, "StepReached", {}, utc_now() - age + KEPT - kept)
+            kept_at = utc_now() - age + KEPT - kept
+            claim = (name, 1, name, "StepReached", {}, kept_at, b"signed", b"signature")
             await database.execute(trainer_agent.KEEP_CLAIM, *claim)
         queries = (trainer_agent.PRUNE_DROPPED, trainer_agent.PRUNE_RUNNERS, trainer_agent.PRUNE_ATTEMPTS)
         await prune_all(database, *queries)

@@ -3,13 +3,15 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import SecretStr
 
 from deploy.local.stack import Stack
 from schemas.node import NodeLost, NodesProvisioned, NodesReleased, PoolCapacityChanged
+from services.provisioner.node_keys import NodeKeys
 from tests.integration.attempts import Attempts
 from tests.integration.kills import alive, killed_at
 from tests.integration.provisioning import provisioner_env_of
-from tests.integration.test_provisioner import POOLS, processes_of, training
+from tests.integration.test_provisioner import POOLS, name_of, processes_of, training
 
 pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
@@ -47,3 +49,18 @@ async def test_nodes_are_created_and_released_once(stack, attempts, env):
     assert len(attempts.heard(scheduled.job_id, NodesProvisioned)) == 1
     assert len(attempts.heard(scheduled.job_id, NodesReleased)) == 1
     assert attempts.heard(scheduled.job_id, NodeLost) == []
+
+
+async def test_one_that_was_started_again_announces_the_keys_that_its_nodes_have(stack, attempts, env):
+    """What they report is signed with what the process before gave them, or no training would begin."""
+    async with killed_at(stack, "provisioner", "provider.create.after", env=env):
+        scheduled = await attempts.schedule()
+    assert processes_of(scheduled)
+    assert attempts.heard(scheduled.job_id, NodesProvisioned) == []
+    await alive(stack, "provisioner", env=env)
+    [node] = (await training(attempts, scheduled)).nodes
+    keys = NodeKeys(SecretStr(stack.state.secret("node-keys")))
+    assert node.public_key == keys.public(name_of(scheduled), 0)
+    await attempts.stop(scheduled, seconds=1)
+    [released] = (await attempts.until(scheduled.job_id, NodesReleased)).nodes
+    assert released.public_key == node.public_key

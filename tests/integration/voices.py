@@ -18,6 +18,8 @@ from shared.messaging.delivery import Delivery
 from shared.messaging.kafka import kafka_producer
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
+from shared.record import Record
+from shared.signatures import PrivateKey
 
 PATIENCE_SECONDS = 60.0
 
@@ -31,30 +33,55 @@ class Voices:
         self._producers: dict[str, AIOKafkaProducer] = {}
         self._sequences: dict[tuple[str, str], int] = defaultdict(int)
 
-    async def say(self, writer: str, *messages: Message, event_id: str = "", causation_id: str = "") -> str:
-        """The id of the last event."""
+    async def say(
+        self,
+        writer: str,
+        *messages: Message,
+        event_id: str = "",
+        causation_id: str = "",
+        signer: PrivateKey | None = None,
+    ) -> str:
+        """The id of the last event. `signer`: who signs them, as a node does."""
+        last = ""
         for message in messages:
-            topic = topic_of(type(message), writer=writer)
-            if topic.is_event_stream and not event_id:
-                self._sequences[topic.name, message.key] += 1
-            envelope = Envelope(
-                id=event_id or uuid4().hex,
-                type=message.type,
-                version=message.version,
-                source=f"/retune/{writer}",
-                time=utc_now(),
-                key=message.key,
-                causation_id=causation_id,
-                sequence=self._sequences[topic.name, message.key] if topic.is_event_stream else None,
-            )
-            producer = await self._producer(writer)
-            await producer.send_and_wait(
-                topic.name,
-                value=message.model_dump_json().encode(),
-                key=message.key.encode(),
-                headers=to_headers(envelope),
-            )
-        return envelope.id
+            record = self.record(writer, message, event_id=event_id, causation_id=causation_id, signer=signer)
+            await self.send(writer, record)
+            last = dict(record.headers)["ce_id"].decode()
+        return last
+
+    def record(
+        self,
+        writer: str,
+        message: Message,
+        *,
+        event_id: str = "",
+        causation_id: str = "",
+        signer: PrivateKey | None = None,
+    ) -> Record:
+        """The record that says it, with the next number of its event stream."""
+        topic = topic_of(type(message), writer=writer)
+        if topic.is_event_stream and not event_id:
+            self._sequences[topic.name, message.key] += 1
+        envelope = Envelope(
+            id=event_id or uuid4().hex,
+            type=message.type,
+            version=message.version,
+            source=f"/retune/{writer}",
+            time=utc_now(),
+            key=message.key,
+            causation_id=causation_id,
+            sequence=self._sequences[topic.name, message.key] if topic.is_event_stream else None,
+        )
+        headers, key, value = to_headers(envelope), message.key.encode(), message.model_dump_json().encode()
+        if signer is not None:
+            headers = signer.signed(headers, topic=topic.name, key=key, value=value)
+        return Record(topic.name, -1, -1, key, tuple(headers), value)
+
+    async def send(self, writer: str, record: Record) -> None:
+        producer = await self._producer(writer)
+        await producer.send_and_wait(
+            record.topic, value=record.value, key=record.key, headers=list(record.headers)
+        )
 
     async def _producer(self, writer: str) -> AIOKafkaProducer:
         if writer not in self._producers:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+import shared.record
 from schemas.base import Message
 from schemas.envelope import Origin
 from schemas.topics import Topic, topic_of
@@ -15,6 +16,9 @@ from tests.simulation.tables import Tables
 
 if TYPE_CHECKING:
     from tests.simulation.kernel import Kernel
+
+
+UNSIGNED = shared.record.Record("", 0, 0, None, (), None)
 
 
 @cache
@@ -38,6 +42,12 @@ class Unit:
         self.tasks: list[Task] = []
         self.cancelled_tasks: list[tuple[str, str]] = []
         self.parents: list[str] = []
+
+    @property
+    def record(self) -> shared.record.Record:
+        """Its log has no bytes, so nobody signs there, and the engine gives no keys."""
+        assert self.envelope is not None, "a record comes with an envelope"
+        return UNSIGNED
 
     @property
     def origin(self) -> Origin:

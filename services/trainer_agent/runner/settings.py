@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     grant_file: Path | None = None
     """File that holds the node's id for as long as the cluster backend lets this node have its place. None: the
     backend grants nothing, and `fence_after` alone decides."""
+    node_key_file: Path | None = None
+    """File of the private key that this node signs with what it reports and measures. None: an older provisioner has
+    given it none, and nobody asks for signatures."""
     cache_dir: Path
     """Directory of base models, shared by the nodes of one machine."""
     host: str = "127.0.0.1"

@@ -33,6 +33,11 @@ async def save_attempt(conn: Tables, before: Attempt, after: Attempt) -> None:
         conn.put("newest", after.job_id, max(after.number, conn.get("newest", after.job_id) or 0))
 
 
+async def find_public_keys(conn: Tables, job_id: str, number: int) -> list[str] | None:
+    attempt: Attempt | None = conn.get("attempt", (job_id, number))
+    return None if attempt is None or attempt.public_keys is None else list(attempt.public_keys)
+
+
 async def hear_runner(conn: Tables, claim: RunnerReport, *, step: int, at: datetime) -> None:
     attempt: Attempt | None = conn.get("attempt", (claim.job_id, claim.attempt))
     runner = attempt.runner(claim.node_index) if attempt else None

@@ -6,18 +6,22 @@ from schemas.base import BundleRef, CapacityType, DatasetRef, FileRef
 from schemas.job import JobScheduled, JobStopping, StopReason
 from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from schemas.specification import JobSpec
+from schemas.topics import AGENT_REPORTS
 from schemas.training import (
     BundleKind,
     BundleMetrics,
     BundleUploaded,
     RunnerPrepared,
+    RunnerReport,
     RunnerStarted,
     RunnerStopped,
     StepReached,
 )
 from services.trainer_agent import decide
 from services.trainer_agent.decide import Decision
-from services.trainer_agent.model import Attempt, AttemptState, Runner
+from services.trainer_agent.model import Attempt, AttemptState, Claim, Runner
+from shared.record import Record
+from shared.signatures import PrivateKey, signed_part
 from tests.builders import a_preparation
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -92,6 +96,16 @@ def provisioned(*indices: int) -> NodesProvisioned:
 
 def released(*indices: int) -> NodesReleased:
     return NodesReleased(**WHO, attempt=1, nodes=given(*indices))
+
+
+def a_claim(report: RunnerReport, *, signer: PrivateKey | None = None, event_id: str = "e-1") -> Claim:
+    """Return the claim as it comes; `signer`: who signs it."""
+    key, value = report.key.encode(), report.model_dump_json().encode()
+    headers = [("ce_id", event_id.encode())]
+    if signer is not None:
+        headers = signer.signed(headers, topic=AGENT_REPORTS.name, key=key, value=value)
+    record = Record(AGENT_REPORTS.name, 0, 0, key, tuple(headers), value)
+    return Claim(event_id, report, signed_part(record))
 
 
 def on_started(attempt: Attempt, claim: RunnerStarted, *, newest: int = 1, report_id: str = "") -> Decision:

@@ -23,13 +23,14 @@ from schemas.training import (
 )
 from services.trainer_agent import decide
 from services.trainer_agent.decide import SILENCE, Decision, Purpose
-from services.trainer_agent.model import Attempt, AttemptState, Claim, Stop
+from services.trainer_agent.model import Attempt, AttemptState, Stop
 from tests.moves import moves_of
 from tests.unit.trainer_agent.attempts import (
     LONG_AGO,
     NOON,
     SECOND,
     a_bundle,
+    a_claim,
     a_runner,
     a_schedule,
     an_attempt,
@@ -61,11 +62,11 @@ from tests.unit.trainer_agent.attempts import (
 def test_a_claim_is_decided_by_its_report(report, decided):
     for attempt, newest in ((in_training(), 1), (in_training(), 2)):
         expected = decided(attempt, report, newest=newest)
-        assert decide.on_claim(attempt, Claim("e-1", report), now=NOON, newest=newest) == expected
+        assert decide.on_claim(attempt, a_claim(report), now=NOON, newest=newest) == expected
 
 
 def test_a_runner_is_known_by_its_start():
-    decision = decide.on_claim(an_attempt(), Claim("e-1", started(1)), now=NOON, newest=1)
+    decision = decide.on_claim(an_attempt(), a_claim(started(1)), now=NOON, newest=1)
     assert decision == on_started(an_attempt(), started(1), report_id="e-1")
     runner = decision.attempt.runner(1)
     assert (runner.node_id, runner.host, runner.port, runner.report_id, runner.seen_at) == (

@@ -30,6 +30,7 @@ RUNNER = {
     "RUNNER_WORK_DIR": "work",
     "RUNNER_NOTICE_FILE": "notice",
     "RUNNER_CACHE_DIR": "cache",
+    "RUNNER_NODE_KEY_FILE": "canary",
 }
 START = StartTraining(
     job_id="ftjob-1",
