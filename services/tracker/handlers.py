@@ -8,7 +8,7 @@ from schemas.base import FailureClass
 from schemas.checkpoint import CheckpointOverdue
 from schemas.cost import LimitSpending
 from schemas.job import JobScheduled, JobStopping, JobSucceeded
-from schemas.node import NodesProvisioned, NodesReleased
+from schemas.node import NodesProvisioned, NodesReleased, key_of_first
 from schemas.topics import RUN_METRICS
 from schemas.training import (
     AttemptMessage,
@@ -29,6 +29,7 @@ from shared.errors import Rejected
 from shared.messaging.consumer import Handler
 from shared.messaging.unit import Unit
 from shared.service import Service
+from shared.signatures import require_signature
 
 MEASURE_EVERY = timedelta(seconds=5)
 LOOK_EVERY = timedelta(seconds=5)
@@ -37,10 +38,11 @@ LOOKS_TOGETHER = 100
 
 
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
-    """Save a runner's claim: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
-    tenant = await store.tenant_of(unit.conn, event.job_id, event.attempt)
+    """Save what node 0 claims: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
+    tenant, public_key = await store.find_holder(unit.conn, event.job_id, event.attempt)
     if event.tenant != tenant:
         raise Rejected(f"{event.job_id} is of tenant {tenant}, found {event.tenant}")
+    require_signature(unit.record, public_key)
     await store.save_steps(unit.conn, event.job_id, event.tenant, event.attempt, event.steps)
     watch = await store.lock_watch(unit.conn, event.job_id, event.attempt, event.tenant)
     await _save(watch, alerts.on_steps(watch, event.steps, event.validations, now=unit.now), unit)
@@ -56,6 +58,7 @@ async def nodes_provisioned(event: NodesProvisioned, unit: Unit) -> None:
         pool=event.pool,
         capacity_type=event.capacity_type,
         began_at=began_at,
+        public_key=key_of_first(event.nodes),
     )
     price = sum((node.price_per_hour for node in event.nodes), Decimal(0))
     await store.save_price(
@@ -77,6 +80,7 @@ async def nodes_released(event: NodesReleased, unit: Unit) -> None:
         cost=total,
         until=unit.now,
     )
+    await unit.release(store.name_of(event.job_id, event.attempt))
     await _emit_charge(event.job_id, event.attempt, unit)
 
 

@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from schemas.base import CapacityType
 from schemas.cost import CostAccrued
 from schemas.job import JobScheduled
-from schemas.node import NodesReleased
+from schemas.node import NodesReleased, key_of_first
 from schemas.training import StepMetrics
 from services.tracker.decide.alerts import Plan, Watch
 from services.tracker.decide.budget import Burn, Month
@@ -36,14 +36,17 @@ NEWEST_STEPS = f"""
 PRUNE_STEPS = """
     DELETE FROM step WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM step WHERE time < now() - $1::interval LIMIT $2))"""
-TENANT_OF = "SELECT tenant FROM cost WHERE job_id = $1 AND attempt = $2"
+FIND_HOLDER = """
+    SELECT tenant, public_key FROM cost
+     WHERE job_id = $1 AND attempt = $2 AND (pool <> '' OR until IS NOT NULL)"""
 # An attempt's row is made by whichever of its three facts comes first.
 SAVE_HELD = """
-    INSERT INTO cost (job_id, attempt, tenant, pool, capacity_type, began_at) VALUES ($1, $2, $3, $4, $5, $6)
-    ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, capacity_type = $5, began_at = $6"""
+    INSERT INTO cost (job_id, attempt, tenant, pool, capacity_type, began_at, public_key)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (job_id, attempt) DO UPDATE SET pool = $4, capacity_type = $5, began_at = $6, public_key = $7"""
 SAVE_COST = """
-    INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until, device_seconds)
-    VALUES ($1, $2, $3, $7, $4, $5, $6, $8)
+    INSERT INTO cost (job_id, attempt, tenant, began_at, node_seconds, cost, until, device_seconds, public_key)
+    VALUES ($1, $2, $3, $7, $4, $5, $6, $8, $9)
     ON CONFLICT (job_id, attempt) DO UPDATE SET node_seconds = $4, cost = $5, until = $6, device_seconds = $8"""
 SAVE_ENDING = """
     INSERT INTO cost (job_id, attempt, tenant, is_ended, failure_class, is_charged)
@@ -112,12 +115,15 @@ def name_of(job_id: str, attempt: int) -> str:
     return f"attempt:{job_id}/{attempt}"
 
 
-async def tenant_of(conn: Connection, job_id: str, attempt: int) -> str:
-    """Return whose attempt it is. Raises ParentUnknown where nobody provisioned it."""
-    tenant: str | None = await conn.fetchval(TENANT_OF, job_id, attempt)
-    if tenant is None:
+async def find_holder(conn: Connection, job_id: str, attempt: int) -> tuple[str, str | None]:
+    """Return whose attempt it is, and the public key of its node 0, where that has one.
+
+    Raises ParentUnknown until its nodes are known.
+    """
+    row = await conn.fetchrow(FIND_HOLDER, job_id, attempt)
+    if row is None:
         raise ParentUnknown(name_of(job_id, attempt))
-    return tenant
+    return row["tenant"], row["public_key"]
 
 
 async def save_steps(
@@ -143,9 +149,10 @@ async def save_held(
     pool: str,
     capacity_type: CapacityType,
     began_at: datetime,
+    public_key: str | None,
 ) -> None:
-    """Note that an attempt holds nodes from now on."""
-    await conn.execute(SAVE_HELD, job_id, attempt, tenant, pool, capacity_type, began_at)
+    """Note that an attempt holds nodes from now on, and the key of the one that reports its steps."""
+    await conn.execute(SAVE_HELD, job_id, attempt, tenant, pool, capacity_type, began_at, public_key)
 
 
 async def save_cost(
@@ -168,6 +175,7 @@ async def save_cost(
         until,
         min((node.allocated_at for node in released.nodes), default=until),
         device_seconds,
+        key_of_first(released.nodes),
     )
 
 
