@@ -136,7 +136,7 @@ async def changes(browser: Any, world: World, job_id: str) -> list[float]:
 
 async def say_step(world: World, job_id: str, step: int) -> None:
     recorded = StepsRecorded(job_id=job_id, tenant="demo", attempt=1, steps=(a_step(step),))
-    await world.voices.say("runner", recorded)
+    await world.record(recorded)
 
 
 async def open_pages(world: World, job_id: str) -> dict[str, Any]:

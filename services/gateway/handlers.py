@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from schemas import access, cost, dataset, evaluation, job, model, sweep, training
+from schemas import access, cost, dataset, evaluation, job, model, node, sweep, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
@@ -269,6 +269,10 @@ async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
     await submission.note_pool(unit, event)
 
 
+async def _provisioned(event: node.NodesProvisioned, unit: Unit) -> None:
+    await unit.release(tables.attempt_name(event.job_id, event.attempt))
+
+
 async def _delayed(event: Delayed, unit: Unit) -> None:
     await tables.delay_jobs(unit.conn, event)
 
@@ -344,6 +348,7 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     dataset.DatasetDeleted: _dataset_deleted,
     job.JobSubmitted: _submitted,
     job.JobScheduled: _scheduled,
+    node.NodesProvisioned: _provisioned,
     job.JobEvaluating: results.begin,
     job.JobSucceeded: _succeeded,
     job.JobFailed: _ended_early,

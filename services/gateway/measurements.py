@@ -8,6 +8,7 @@ from services.gateway.decide import steps_to_show
 from services.gateway.model import JobCourse
 from services.gateway.projections import envelope_of
 from shared.messaging.unit import Unit
+from shared.signatures import require_signature
 
 NOT_SHOWN = ("loss", "num_tokens")
 """Numbers of a step that the timeline has under another name, or not at all."""
@@ -56,8 +57,9 @@ def _preferred(margin: float | None, accuracy: float | None) -> str:
 
 
 async def recorded(event: training.StepsRecorded, unit: Unit) -> None:
-    """Every step in the read model; of a long job, some in the timeline. They are a runner's claims."""
+    """Every step in the read model; of a long job, some in the timeline. They are claims of node 0."""
     await tables.require_attempt(unit.conn, event.job_id, event.tenant, event.attempt)
+    require_signature(unit.record, await tables.find_public_key(unit.conn, event.job_id, event.attempt))
     await tables.save_steps(unit.conn, event.job_id, event.attempt, event.steps)
     course = await tables.find_course(unit.conn, event.job_id)
     num_steps = course.num_steps

@@ -11,6 +11,7 @@ from schemas.base import CommandRefused, Delayed, Message
 from schemas.cost import CostAccrued
 from schemas.dataset import SubmitDataset
 from schemas.evaluation import GatePolicyPublished
+from schemas.node import AllocatedNode, key_of_first
 from schemas.specification import DatasetSpec
 from schemas.training import StepMetrics, StepValidated
 from services.gateway.model import (
@@ -41,6 +42,10 @@ INSERT_METRICS = """
 END_JOB = "INSERT INTO ended_job (job_id, ended_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 WHOSE_ATTEMPT = f"SELECT {columns(JobOwner)} FROM job WHERE job_id = $1"
 FIND_COURSE = f"SELECT {columns(JobCourse)} FROM job WHERE job_id = $1"
+# An index holds these events of all jobs, and nothing else.
+NODES_OF_ATTEMPT = """
+    SELECT data -> 'nodes' FROM job_event
+     WHERE job_id = $1 AND type = 'NodesProvisioned' AND (data ->> 'attempt')::int = $2 LIMIT 1"""
 SAVE_STEP = """
     INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
@@ -204,7 +209,7 @@ async def update_job(conn: Connection, job_id: str, tenant: str, **changes: obje
 
 
 def attempt_name(job_id: str, attempt: int) -> str:
-    """What the steps of an attempt wait for until it was scheduled."""
+    """What the steps of an attempt wait for until it was scheduled and has nodes."""
     return f"attempt:{job_id}/{attempt}"
 
 
@@ -215,6 +220,14 @@ async def require_attempt(conn: Connection, job_id: str, tenant: str, attempt: i
         raise ParentUnknown(attempt_name(job_id, attempt))
     if owner.tenant != tenant:
         raise Rejected(f"{job_id} is of tenant {owner.tenant}, found {tenant}")
+
+
+async def find_public_key(conn: Connection, job_id: str, attempt: int) -> str | None:
+    """Return the public key of the attempt's node 0, where that has one. Raises ParentUnknown until it has nodes."""
+    nodes = await conn.fetchval(NODES_OF_ATTEMPT, job_id, attempt)
+    if nodes is None:
+        raise ParentUnknown(attempt_name(job_id, attempt))
+    return key_of_first(AllocatedNode.model_validate(node) for node in nodes)
 
 
 async def find_course(conn: Connection, job_id: str) -> JobCourse:

@@ -90,7 +90,7 @@ async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, 
         recorded = StepsRecorded(
             job_id=shown.running, tenant="demo", attempt=1, steps=(a_step(2001), a_step(2002))
         )
-        await world.voices.say("runner", recorded)
+        await world.record(recorded)
         await expect(value).to_contain_text("2.000 at step 2,002")
         await expect(page.locator("#job-head")).to_contain_text("2,002 of 3,000 steps")
 

@@ -77,7 +77,7 @@ async def train(world: World, job_id: str, *, step: int, loss: float, tokens: in
     last = a_step(step).model_copy(update={"num_tokens": tokens - a_step(step).num_tokens})
     await world.voices.say("trainer_agent", written)
     await world.voices.say("checkpoint_watcher", CheckpointVerified(**of_job, bundle=bundle, size_bytes=10))
-    await world.voices.say("runner", StepsRecorded(**of_job, attempt=1, steps=(last,)))
+    await world.record(StepsRecorded(**of_job, attempt=1, steps=(last,)))
     query = """SELECT EXISTS (SELECT FROM checkpoint WHERE job_id = $1 AND step = $2 AND state = 'verified')
                   AND EXISTS (SELECT FROM job WHERE job_id = $1 AND trained_tokens = $3)"""
     await until(lambda: world.db.fetchval(query, job_id, step, tokens), "the last checkpoint and the tokens")

@@ -47,7 +47,7 @@ async def test_validations_at_given_steps_are_events_steps_and_progress(world, c
     steps = StepsRecorded(
         job_id=job_id, tenant="demo", attempt=1, steps=(a_step(5), a_step(10)), validations=validations
     )
-    await world.voices.say("runner", steps)
+    await world.record(steps)
 
     async def progress():
         return (await world.ask("GET", f"/fine_tuning/jobs/{job_id}")).json()["retune"]["progress"]
@@ -127,7 +127,7 @@ async def test_what_a_runner_claims_of_an_attempt_or_tenant_not_its_own_is_not_s
 ):
     job_id = await world.a_running_job()
     forged = StepsRecorded(job_id=job_id, tenant="demo", attempt=1, steps=(a_step(10), a_step(39)))
-    event_id = await world.voices.say("runner", forged.model_copy(update=changes))
+    event_id = await world.record(forged.model_copy(update=changes))
 
     async def is_kept() -> bool:
         return await world.db.fetchval(f"SELECT true FROM {table} WHERE event_id = $1", event_id)

@@ -91,6 +91,7 @@ class Platform:
             **of_job, dataset_id=job["dataset_id"], spec=submit.spec, submitted_at=utc_now()
         )
         await self.world.voices.say("scheduler", submitted, queued, scheduled)
+        await self.world.provision(job["id"])
         await until(lambda: self.world.is_consumed("job.events", job["id"], 3), "the job")
 
     async def train(self, job: Any, *, first_step: int = 1, **ending: Any) -> None:
@@ -105,7 +106,7 @@ class Platform:
             )
             for number in range(first_step, STEPS + 1)
         ]
-        await self.world.voices.say("runner", StepsRecorded(**of_job, steps=steps))
+        await self.world.record(StepsRecorded(**of_job, steps=steps))
         recorded = "SELECT count(*) = $2 FROM step WHERE job_id = $1"
         await until(lambda: self.world.db.fetchval(recorded, job["id"], len(steps)), "the steps")
         cost = {"node_seconds": ALL_SECONDS, "device_seconds": ALL_SECONDS, "cost": "0.007", "total": "0.007"}

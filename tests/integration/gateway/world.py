@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from schemas.envelope import Envelope, to_headers
 from schemas.evaluation import EvalPassed
 from schemas.job import JobQueued, JobRunning, JobScheduled, JobSubmitted, JobSucceeded
 from schemas.model import BaseModelRegistered, DeploymentApproved, ModelPromoted, ModelRegistered, Stage
+from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.specification import JobSpec, Recipe, Tier
 from schemas.training import (
     BundleKind,
@@ -36,12 +38,14 @@ from schemas.training import (
     TrainingPrepared,
 )
 from services.gateway import access, store
+from services.provisioner.model import node_id
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.gateway import replica_answers
 from tests.integration.voices import Ear, Voices, ear, voices
+from tests.node_keys import signer_of
 
 PATIENCE_SECONDS = 60.0
 MEASURED = BundleMetrics(train_loss=2.0, valid_loss=2.5)
@@ -154,6 +158,7 @@ class World:
         )
         submitted = JobSubmitted(**of_job, dataset_id=f"ds-{job_id}", spec=spec, submitted_at=utc_now())
         await self.voices.say("scheduler", submitted, queued, scheduled, JobRunning(**of_job, attempt=1))
+        await self.provision(job_id, tenant)
         written = CheckpointWritten(
             **of_job, attempt=1, bundle=bundle, kind=BundleKind.PERIODIC, metrics=MEASURED.by_name
         )
@@ -162,9 +167,26 @@ class World:
         await self.voices.say(
             "checkpoint_watcher", CheckpointVerified(**of_job, bundle=bundle, size_bytes=10)
         )
-        await self.voices.say("runner", StepsRecorded(**of_job, attempt=1, steps=(a_step(10),)))
+        await self.record(StepsRecorded(**of_job, attempt=1, steps=(a_step(10),)))
         await until(lambda: self._is_known(job_id), f"the read models of {job_id}")
         return job_id
+
+    async def provision(self, job_id: str, tenant: str = "demo", *, attempt: int = 1) -> None:
+        """Give the attempt a node, without a price, and with the key of `signer_of`."""
+        node = AllocatedNode(
+            node_id=node_id(layout.attempt_name(job_id, attempt), 0),
+            index=0,
+            price_per_hour=Decimal(0),
+            allocated_at=utc_now(),
+            public_key=signer_of(job_id, attempt).public_key,
+        )
+        of_pool = {"pool": "cpu-spot", "capacity_type": "spot"}
+        held = NodesProvisioned(job_id=job_id, tenant=tenant, attempt=attempt, **of_pool, nodes=(node,))
+        await self.voices.say("provisioner", held)
+
+    async def record(self, message: StepsRecorded) -> str:
+        """Say it as the runner of the attempt's node 0 does. Return the event's id."""
+        return await self.voices.say("runner", message, signer=signer_of(message.job_id, message.attempt))
 
     async def _is_known(self, job_id: str) -> bool:
         query = """SELECT (SELECT state = 'running' FROM job WHERE job_id = $1)
