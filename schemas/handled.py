@@ -40,6 +40,9 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "PoolCapacityChanged",
             "MachineCordoned",
             "MachineUncordoned",
+            "DevicesLeased",
+            "DeviceLeaseQueued",
+            "DeviceLeaseEnded",
             "CommandRefused",
         ),
         "training.events": (
@@ -231,6 +234,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "SetPoolCapacity",
             "UncordonMachine",
         ),
+        "lease.commands": (
+            "LeaseDevices",
+            "ReturnDevices",
+        ),
         "parked.commands": (
             "ReplayParked",
             "DropParked",
@@ -306,6 +313,12 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "JobEvaluating",
             "JobCancelled",
         ),
+        "node.events": (
+            "DevicesLeased",
+            "DeviceLeaseQueued",
+            "DeviceLeaseEnded",
+            "CommandRefused",
+        ),
         "model.events": (
             "ModelRegistered",
             "PromotionRefused",
@@ -359,6 +372,12 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         "parked.commands": (
             "ReplayParked",
             "DropParked",
+        ),
+        "node.events": (
+            "DevicesLeased",
+            "DeviceLeaseQueued",
+            "DeviceLeaseEnded",
+            "CommandRefused",
         ),
         "model.events": (
             "BaseModelRegistered",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -87,6 +88,35 @@ class UncordonMachine(Message):
 
 
 PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Purpose = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z ]*$")]
+
+
+class LeaseDevices(Message):
+    """Lease devices of one machine of a pool to a service, or extend its lease: the same id names the same lease."""
+
+    keyed_by = "lease_id"
+    lease_id: Reference
+    """Id of the lease, never used for another one."""
+    holder: Reference
+    """Name of the service that computes on the devices."""
+    purpose: Purpose
+    """What they are for, in a word or two for people: `scoring`, `serving`."""
+    pool: Reference
+    """Name of a pool of the provisioner's machine."""
+    devices: Annotated[int, Field(ge=1, le=1024)]
+    """Number of devices, all of one machine."""
+    until: datetime
+    """When the lease or the wait for it ends, unless it is extended; an earlier time than before shortens nothing."""
+
+
+class ReturnDevices(Message):
+    """Give the devices of a lease back, which no process of the holder uses any more, or wait for them no longer."""
+
+    keyed_by = "lease_id"
+    lease_id: Reference
+    """Id of the lease."""
 
 
 class AllocatedNode(Value):
@@ -186,8 +216,66 @@ class NodesReleased(NodeFact):
     """Nodes that the attempt held; empty where it never had one."""
 
 
+class LeaseFact(Message):
+    keyed_by = "lease_id"
+    lease_id: str
+    """Id of the lease."""
+    holder: str
+    """Name of the service that asked for the devices."""
+    purpose: str
+    """What they are for, in a word or two for people."""
+    pool: str
+    """Name of the node pool."""
+
+
+class DevicesLeased(LeaseFact):
+    """A service has devices. Again, with a later end, whenever the lease is extended."""
+
+    machine: Count
+    """Number of the pool's machine."""
+    devices: tuple[Count, ...]
+    """Numbers of the devices there."""
+    device: DeviceKind | None = None
+    """Kind of device; None where the operator does not say."""
+    until: datetime
+    """When the lease ends unless it is extended: no process of the holder uses the devices after that."""
+
+
+class DeviceLeaseQueued(LeaseFact):
+    """A service waits for devices. It gets them before jobs that are scheduled later."""
+
+    devices: Count
+    """Number of devices that it waits for."""
+    waiting_for: str
+    """What it waits for, for people."""
+
+
+class LeaseEnd(StrEnum):
+    RETURNED = "returned"  # the holder gave the devices back, or waits no more
+    EXPIRED = "expired"  # the holder did not extend it
+    POOL_REMOVED = "pool_removed"  # the operator's file has the pool no more
+
+
+class DeviceLeaseEnded(LeaseFact):
+    """The devices are not the holder's any more, or it waits for them no longer."""
+
+    reason: LeaseEnd
+    """Why it ended."""
+
+
+class LeasedDevices(Value):
+    """Devices of a pool that a service has leased, or waits for."""
+
+    purpose: str
+    """What they are for, in a word or two for people."""
+    devices: Count
+    """Number of devices."""
+    machine: Count | None = None
+    """Number of the machine that they are on; None: the lease waits for them."""
+
+
 class PoolCapacityChanged(Message):
-    """A pool has other nodes or devices than before, all or free."""
+    """A pool has other nodes or devices than before, all, free or leased."""
 
     keyed_by = "pool"
     pool: str
@@ -196,7 +284,7 @@ class PoolCapacityChanged(Message):
     nodes: Count
     """Nodes the pool has in all."""
     free: Count
-    """Nodes of which no attempt holds a device."""
+    """Nodes of which neither an attempt nor a lease holds a device."""
     devices_per_node: Count
     """Devices of each node, one for a training process."""
     price_per_hour: Usd
@@ -208,7 +296,7 @@ class PoolCapacityChanged(Message):
     accelerator: str | None = None
     """Kind of accelerator, by the operator's word; None in older messages."""
     free_devices: Count | None = None
-    """Devices that no attempt holds; None in older messages."""
+    """Devices that neither attempts nor leases hold; None in older messages."""
     drained: tuple[Count, ...] = ()
     """Numbers of machines that take no work and are not among `nodes`: the others are numbered from 0 around them."""
     cordoned: tuple[str, ...] = ()
@@ -219,6 +307,8 @@ class PoolCapacityChanged(Message):
     """Tenants whose jobs it takes; none: every tenant's."""
     is_removed: bool = False
     """Whether the operator's file has it no more, so that it gives no nodes and no job waits for its kind."""
+    leases: tuple[LeasedDevices, ...] = ()
+    """What services lease of it, each lease by itself, those that wait in the order in which they are served."""
 
     @property
     def name(self) -> str:

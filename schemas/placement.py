@@ -5,6 +5,7 @@ asked for and shares its machine with others; the nodes of a gang take their mac
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -28,6 +29,17 @@ class Gang(Protocol):
     def nodes(self) -> int: ...
     @property
     def devices_per_node(self) -> int: ...
+
+
+class Leased(Protocol):
+    """Devices that a service has, or waits for."""
+
+    @property
+    def purpose(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def machine(self) -> int | None: ...
 
 
 class Requirements(NamedTuple):
@@ -140,6 +152,15 @@ def size(asked: Resources) -> str:
     return f"{asked.nodes} whole nodes with {asked.devices_per_node} device(s) each"
 
 
+def leases_in_words(leases: Iterable[Leased]) -> str:
+    """Return how many devices each purpose has, and how many are kept for it; empty where nothing is leased."""
+    held, kept = Counter[str](), Counter[str]()
+    for lease in leases:
+        (kept if lease.machine is None else held)[lease.purpose] += lease.devices
+    words = [f"{count} held by {purpose}" for purpose, count in sorted(held.items())]
+    return ", ".join(words + [f"{count} kept for {purpose}" for purpose, count in sorted(kept.items())])
+
+
 def free_devices(pool: Gang, *, drained: Collection[int], held: Mapping[int, int]) -> dict[int, int]:
     """Return machine -> devices free on it, of as many machines as the pool has nodes.
 
@@ -154,6 +175,21 @@ def free_devices(pool: Gang, *, drained: Collection[int], held: Mapping[int, int
     if len(in_use) > pool.nodes:
         return dict.fromkeys(sorted(machines), 0)
     return {machine: max(0, pool.devices_per_node - held.get(machine, 0)) for machine in sorted(machines)}
+
+
+def left_by_waiting(free: Mapping[int, int], waiting: Iterable[int]) -> dict[int, int]:
+    """Return what of the free devices is left to others while leases wait, each for so many devices of one machine.
+
+    Each keeps what is free of the machine that has most left, so that what is given back there is enough in the end.
+
+    free: machine -> devices free on it.
+    """
+    left = dict(free)
+    for devices in waiting:
+        if left:
+            machine = max(left, key=lambda number: (left[number], -number))
+            left[machine] -= min(devices, left[machine])
+    return left
 
 
 def best_fit(free: Mapping[int, int], *, nodes: int, devices: int) -> tuple[int, ...] | None:

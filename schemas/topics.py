@@ -114,6 +114,13 @@ NODE_COMMANDS = Topic(
     ("admin",),
     (node.CordonMachine, node.DrainNode, node.PreemptNode, node.SetPoolCapacity, node.UncordonMachine),
 )
+# Apart from node.commands: who leases devices may not take nodes or pools from others.
+LEASE_COMMANDS = Topic(
+    "lease.commands",
+    ("evaluator", "serving_controller"),
+    (node.LeaseDevices, node.ReturnDevices),
+    retention_days=7,
+)
 DEPLOYMENT_COMMANDS = Topic(
     "deployment.commands",
     ("evaluator", "gateway"),
@@ -173,6 +180,9 @@ NODE_EVENTS = Topic(
         node.PoolCapacityChanged,
         node.MachineCordoned,
         node.MachineUncordoned,
+        node.DevicesLeased,
+        node.DeviceLeaseQueued,
+        node.DeviceLeaseEnded,
         CommandRefused,
     ),
 )
@@ -309,6 +319,7 @@ TOPICS: tuple[Topic, ...] = (
     EVAL_COMMANDS,
     SWEEP_COMMANDS,
     NODE_COMMANDS,
+    LEASE_COMMANDS,
     DEPLOYMENT_COMMANDS,
     COST_COMMANDS,
     ACCESS_COMMANDS,

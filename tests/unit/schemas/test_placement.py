@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.node import PoolCapacityChanged
-from schemas.placement import best_fit, demand, free_devices, needed_device, suits, taken, takes
+from schemas.placement import (
+    best_fit,
+    demand,
+    free_devices,
+    left_by_waiting,
+    needed_device,
+    suits,
+    taken,
+    takes,
+)
 from schemas.specification import Resources
 
 CPU, CUDA = DeviceKind.CPU, DeviceKind.CUDA
@@ -196,3 +205,26 @@ def test_it_is_shown_what_a_job_asks_for(asked, words):
 @pytest.mark.parametrize(("tenants", "is_taken"), [((), True), (("acme",), True), (("other",), False)])
 def test_a_pool_takes_the_jobs_of_its_tenants(tenants, is_taken):
     assert takes(a_pool(tenants=tenants), "acme") is is_taken
+
+
+class TestWaitingLeases:
+    @pytest.mark.parametrize(
+        ("free", "asked", "left"),
+        [
+            ({0: 2, 1: 1}, (), {0: 2, 1: 1}),
+            ({0: 2, 1: 1}, (4,), {0: 0, 1: 1}),
+            ({0: 2, 1: 2}, (1,), {0: 1, 1: 2}),
+            ({0: 2, 1: 2}, (4, 4), {0: 0, 1: 0}),
+            ({}, (1,), {}),
+        ],
+        ids=["none", "the emptiest machine", "the lowest number", "each its own", "no machine"],
+    )
+    def test_keep_what_is_free_of_one_machine_each(self, free, asked, left):
+        assert left_by_waiting(free, asked) == left
+
+    @given(st.dictionaries(st.integers(0, 5), st.integers(0, 8)), st.lists(st.integers(1, 8), max_size=4))
+    def test_keep_no_more_than_they_wait_for_and_no_more_than_there_is(self, free, asked):
+        left = left_by_waiting(free, asked)
+        assert left.keys() == free.keys()
+        assert all(0 <= left[machine] <= free[machine] for machine in free)
+        assert sum(free.values()) - sum(left.values()) <= sum(asked)
