@@ -88,8 +88,6 @@ class UncordonMachine(Message):
 
 
 PublicKey = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
 Purpose = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][a-z ]*$")]
 
 

@@ -20,7 +20,7 @@ from schemas.node import (
     NodesReleased,
     ProvisioningFailed,
 )
-from schemas.placement import best_fit, taken_per_node
+from schemas.placement import best_fit, leases_in_words, taken_per_node
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.machines import Failure, avoided
 from services.provisioner.model import (
@@ -390,14 +390,17 @@ def _why_not(event: JobScheduled, pool: Pool | None) -> tuple[str, str] | None:
     if _machines(event, pool) is None:
         request = f"{event.nodes} node(s) of {taken_per_node(event, pool)} device(s) asked"
         where = f" on machine(s) {', '.join(map(str, event.machines))}" if event.machines else ""
-        free = ", ".join(f"{left} on machine {machine}" for machine, left in pool.free.items() if left)
-        return NO_CAPACITY, f"{request}{where}, pool {pool.name} has free: {free or 'none'}"
+        left_to_jobs = pool.free_for_jobs.items()
+        free = ", ".join(f"{left} on machine {machine}" for machine, left in left_to_jobs if left)
+        leased = leases_in_words(lease for lease in pool.capacity.leases if lease.machine is None)
+        kept = f", {leased}" if leased else ""
+        return NO_CAPACITY, f"{request}{where}, pool {pool.name} has free: {free or 'none'}{kept}"
     return None
 
 
 def _machines(event: JobScheduled, pool: Pool) -> tuple[int, ...] | None:
     """Return the machines that the scheduler named, or else those of the best fit; None where they have no room."""
-    free = pool.free
+    free = pool.free_for_jobs
     if event.machines:
         free = {machine: left for machine, left in free.items() if machine in event.machines}
     return best_fit(free, nodes=event.nodes, devices=taken_per_node(event, pool))
@@ -475,7 +478,7 @@ def _job(attempt: Attempt) -> str:
 def _as_in_file(known: Pool | None, pool: Pool) -> Pool:
     if known is None:
         return pool
-    kept = replace(pool, leased=known.leased, cordoned=known.cordoned)
+    kept = replace(pool, leased=known.leased, leases=known.leases, cordoned=known.cordoned)
     if pool.file_nodes != known.file_nodes:
         return replace(kept, nodes=max(0, pool.nodes - len(known.cordoned)))
     return replace(kept, nodes=known.nodes, drained=known.drained)

@@ -6,7 +6,7 @@ from services.provisioner import store
 from shared.telemetry.row_gauges import RowGauge
 
 DEVICES = Gauge("pool_devices", "Devices of the pool's machines", ["pool", "capacity_type"])
-HELD = Gauge("pool_held_devices", "Devices of the pool that nodes hold", ["pool", "capacity_type"])
+HELD = Gauge("pool_held_devices", "Devices of the pool that nodes and leases hold", ["pool", "capacity_type"])
 CORDONED = Gauge("pool_cordoned_machines", "Machines of the pool that get no new nodes", ["pool"])
 
 GAUGES = (

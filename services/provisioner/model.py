@@ -9,8 +9,15 @@ from typing import Any
 
 from schemas.base import CapacityType, DeviceKind
 from schemas.layout import attempt_name
-from schemas.node import EXIT_COMPLETED, EXIT_REPORTED, AllocatedNode, PoolCapacityChanged
-from schemas.placement import free_devices
+from schemas.node import (
+    EXIT_COMPLETED,
+    EXIT_REPORTED,
+    AllocatedNode,
+    LeasedDevices,
+    LeaseEnd,
+    PoolCapacityChanged,
+)
+from schemas.placement import free_devices, left_by_waiting
 from shared.transitions import Transitions
 
 LOCAL = "local"
@@ -48,6 +55,31 @@ TRANSITIONS = Transitions[AttemptState](
 GONE = frozenset({AttemptState.REFUSED, AttemptState.RELEASED})
 
 
+class LeaseState(StrEnum):
+    QUEUED = "queued"  # waits for devices
+    HELD = "held"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Devices that a service asked for."""
+
+    lease_id: str
+    holder: str
+    purpose: str
+    pool: str
+    num_devices: int
+    asked_at: datetime
+    until: datetime
+    """When it ends unless it is extended."""
+    state: LeaseState = LeaseState.QUEUED
+    machine: int | None = None
+    devices: tuple[int, ...] = ()
+    """Numbers of the devices that it has; none before and after."""
+    end: LeaseEnd | None = None
+
+
 @dataclass(frozen=True)
 class Pool:
     name: str
@@ -58,7 +90,9 @@ class Pool:
     file_nodes: int
     """Nodes by the pools file as last read. An operator's capacity holds until the file says something new."""
     leased: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    """Machine -> devices that nodes have on it now."""
+    """Machine -> devices that nodes and leases have on it now."""
+    leases: tuple[Lease, ...] = ()
+    """Leases that have not ended, in the order in which they were asked for."""
     drained: tuple[int, ...] = ()
     """Machines that take no work and are not among the nodes."""
     device: DeviceKind | None = None
@@ -97,6 +131,15 @@ class Pool:
         free = free_devices(self, drained=self.unused, held=held)
         return {machine: min(left, len(self.free_on(machine))) for machine, left in free.items()}
 
+    @property
+    def free_for_jobs(self) -> Mapping[int, int]:
+        """Machine -> number of free devices that no lease waits for."""
+        return left_by_waiting(self.free, (lease.num_devices for lease in self.queued_leases))
+
+    @property
+    def queued_leases(self) -> tuple[Lease, ...]:
+        return tuple(lease for lease in self.leases if lease.state is LeaseState.QUEUED)
+
     def free_on(self, machine: int) -> list[int]:
         """Return the numbers of its free devices. They continue from machine to machine: the local backend's machines
         are all this one."""
@@ -124,6 +167,10 @@ class Pool:
             max_devices_per_job=self.max_devices_per_job,
             tenants=self.tenants,
             is_removed=self.is_removed,
+            leases=tuple(
+                LeasedDevices(purpose=lease.purpose, devices=lease.num_devices, machine=lease.machine)
+                for lease in self.leases
+            ),
         )
 
 

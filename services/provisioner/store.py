@@ -6,7 +6,7 @@ from datetime import datetime
 from asyncpg import Record
 
 from services.provisioner.machines import Cordon, Failure
-from services.provisioner.model import Attempt, AttemptState, Node, Pool
+from services.provisioner.model import Attempt, AttemptState, Lease, Node, Pool
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
@@ -26,6 +26,9 @@ NODE = Columns(
 )
 FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message")
 CORDON = Columns("pool, machine, source, reason")
+LEASE = Columns(
+    "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end"
+)
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
 
@@ -60,6 +63,20 @@ PRUNE_FAILURES = """
         SELECT ctid FROM machine_failure WHERE failed_at < now() - $1::interval LIMIT $2))"""
 
 LEASED = "SELECT machine, array_agg(device) AS devices FROM device_lease WHERE pool = $1 GROUP BY machine"
+
+OPEN_LEASES = f"""
+    SELECT {LEASE.selected} FROM service_lease WHERE pool = $1 AND state <> 'ended' ORDER BY asked_at, lease_id"""
+FIND_LEASE = f"SELECT {LEASE.selected} FROM service_lease WHERE lease_id = $1"
+SAVE_LEASE = f"""
+    INSERT INTO service_lease ({LEASE.names}, ended_at)
+    VALUES ({LEASE.parameters()}, CASE WHEN $8 = 'ended' THEN now() END)
+    ON CONFLICT (lease_id) DO UPDATE SET {LEASE.excluded}, ended_at = excluded.ended_at"""
+ADD_LEASED = """
+    INSERT INTO device_lease (pool, machine, device, lease_id) SELECT $1, $2, unnest($3::int[]), $4"""
+REMOVE_LEASED = "DELETE FROM device_lease WHERE lease_id = $1"
+PRUNE_SERVICE_LEASES = """
+    DELETE FROM service_lease WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM service_lease WHERE ended_at < now() - $1::interval LIMIT $2))"""
 
 SAVE_POOL = f"""
     INSERT INTO pool ({POOL.names}) VALUES ({POOL.parameters()})
@@ -134,7 +151,21 @@ async def _with_leases(conn: Connection, row: Record) -> Pool:
     """Read once the pool is locked: nobody else leases devices of it then."""
     leased = {each["machine"]: each["devices"] for each in await conn.fetch(LEASED, row["name"])}
     cordoned = [each["machine"] for each in await conn.fetch(CORDONED, row["name"])]
-    return read(Pool, row, leased=leased, cordoned=cordoned)
+    leases = tuple(read(Lease, each) for each in await conn.fetch(OPEN_LEASES, row["name"]))
+    return read(Pool, row, leased=leased, leases=leases, cordoned=cordoned)
+
+
+async def find_lease(conn: Connection, lease_id: str) -> Lease | None:
+    row = await conn.fetchrow(FIND_LEASE, lease_id)
+    return read(Lease, row) if row else None
+
+
+async def save_lease(conn: Connection, lease: Lease) -> None:
+    """The caller has the lock of its pool."""
+    await conn.execute(REMOVE_LEASED, lease.lease_id)
+    await conn.execute(SAVE_LEASE, *LEASE.values(lease))
+    if lease.devices:
+        await conn.execute(ADD_LEASED, lease.pool, lease.machine, list(lease.devices), lease.lease_id)
 
 
 async def save_pool(conn: Connection, pool: Pool) -> None:

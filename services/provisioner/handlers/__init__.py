@@ -4,10 +4,18 @@ from datetime import timedelta
 from pathlib import Path
 
 from schemas.job import JobEvaluating, JobScheduled, JobStageCompleted, JobStopping
-from schemas.node import CordonMachine, DrainNode, PreemptNode, SetPoolCapacity, UncordonMachine
+from schemas.node import (
+    CordonMachine,
+    DrainNode,
+    LeaseDevices,
+    PreemptNode,
+    ReturnDevices,
+    SetPoolCapacity,
+    UncordonMachine,
+)
 from schemas.training import TrainingFailed, TrainingStarted
 from services.provisioner.backends.dispatch import Backends
-from services.provisioner.handlers import machines, messages
+from services.provisioner.handlers import leases, machines, messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
 from services.provisioner.handlers.cluster import Cluster, nothing
 from services.provisioner.handlers.pools import Connect, Pools
@@ -28,6 +36,7 @@ def register(
     _register_messages(service)
     _register_pools(service, Pools(service, pools_file, backends, connect))
     _register_machines(service)
+    _register_leases(service)
     _register_cluster(service, Cluster(service, backends, node_keys))
 
 
@@ -51,6 +60,12 @@ def _register_machines(service: Service) -> None:
     service.on(TrainingFailed, machines.training_failed)
     service.on(CordonMachine, machines.cordon_machine)
     service.on(UncordonMachine, machines.uncordon_machine)
+
+
+def _register_leases(service: Service) -> None:
+    service.on(LeaseDevices, leases.lease_devices)
+    service.on(ReturnDevices, leases.return_devices)
+    service.on_timer(leases.LeaseDue, leases.lease_due)
 
 
 def _register_cluster(service: Service, cluster: Cluster) -> None:

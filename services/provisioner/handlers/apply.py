@@ -10,6 +10,7 @@ from schemas.node import NodeLost
 from services.provisioner import store
 from services.provisioner.decide import Action, Create, Decision, End, Notify, Release
 from services.provisioner.handlers import machines
+from services.provisioner.handlers.leases import announce
 from services.provisioner.model import Attempt
 from shared.messaging.unit import Task, Unit
 
@@ -79,7 +80,7 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
     if after.held != (before.held if before else 0):
         pool = await store.lock_pool(unit.conn, after.pool)
         assert pool is not None, "a held node has a pool"
-        await unit.emit(pool.capacity)
+        await announce(unit, pool)
     for action in decision.actions:
         await unit.start_task(_task(after, action))
     if decision.wake_at is not None:

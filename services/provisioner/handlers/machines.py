@@ -4,6 +4,7 @@ from schemas.base import FailureClass
 from schemas.node import CordonMachine, MachineCordoned, MachineUncordoned, NodeLost, UncordonMachine
 from schemas.training import TrainingFailed
 from services.provisioner import machines, store
+from services.provisioner.handlers.leases import announce
 from services.provisioner.machines import FAILURES_WITHIN, Cordon
 from services.provisioner.model import Attempt, Pool
 from shared.errors import Refused
@@ -22,7 +23,8 @@ async def uncordon_machine(command: UncordonMachine, unit: Unit) -> None:
     pool = machines.on_uncordon(await _pool(unit, command.pool), command.machine)
     await store.remove_cordon(unit.conn, pool.name, command.machine)
     await store.save_pool(unit.conn, pool)
-    await unit.emit(MachineUncordoned(pool=pool.name, machine=command.machine), pool.capacity)
+    await unit.emit(MachineUncordoned(pool=pool.name, machine=command.machine))
+    await announce(unit, pool)
 
 
 async def training_failed(event: TrainingFailed, unit: Unit) -> None:
@@ -59,7 +61,8 @@ async def _cordon(unit: Unit, pool: Pool, cordon: Cordon) -> None:
     cordoned = MachineCordoned(
         pool=pool.name, machine=cordon.machine, source=cordon.source, reason=cordon.reason
     )
-    await unit.emit(cordoned, without.capacity)
+    await unit.emit(cordoned)
+    await announce(unit, without)
 
 
 async def _pool(unit: Unit, name: str) -> Pool:

@@ -10,6 +10,7 @@ from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.gpus import count_gpus
 from services.provisioner.backends.protocol import Backend
 from services.provisioner.handlers.apply import apply
+from services.provisioner.handlers.leases import announce
 from services.provisioner.model import Pool
 from services.provisioner.settings import ClusterPool, parse_clusters, parse_pools
 from shared.errors import Refused
@@ -57,4 +58,4 @@ class Pools:
 
 async def _save(unit: Unit, pool: Pool) -> None:
     await store.save_pool(unit.conn, pool)
-    await unit.emit(pool.capacity)
+    await announce(unit, pool)
