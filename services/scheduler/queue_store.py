@@ -18,7 +18,7 @@ TIMES_BY_POOL = TypeAdapter(dict[str, datetime])
 LOCK_LEDGER = "SELECT singleton FROM ledger FOR UPDATE"
 POOL = Columns(
     "name, capacity_type, nodes, devices_per_node, price_per_hour, changed_at, device, device_memory_bytes,"
-    " accelerator, drained, max_devices_per_job, tenants, is_removed"
+    " accelerator, drained, max_devices_per_job, tenants, is_removed, leases"
 )
 POOLS = f"SELECT {POOL.selected} FROM pool"
 BOOKING = Columns("machines, taken_per_node=devices, scheduled_at=since, ends_by")

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 from schemas.base import CapacityType, DeviceKind
-from schemas.node import PoolCapacityChanged
-from schemas.placement import Gang, best_fit, free_devices, size, taken, taken_per_node
+from schemas.node import LeasedDevices, PoolCapacityChanged
+from schemas.placement import Gang, best_fit, free_devices, left_by_waiting, size, taken, taken_per_node
 from services.scheduler.decide.candidate import Candidate
 
 ESTIMATES_PER_WAIT = 3
@@ -104,6 +104,8 @@ class Pool:
     tenants: tuple[str, ...] = ()
     """Tenants whose jobs it takes; none: every tenant's."""
     is_removed: bool = False
+    leases: tuple[LeasedDevices, ...] = ()
+    """What services have leased of it, or wait for: they go before jobs."""
     free: Free = field(default_factory=dict)
     bookings: tuple[Booking, ...] = ()
     reserved: Reservation | None = None
@@ -162,13 +164,17 @@ class Pool:
         return sum(count for level, count in self._levels.items() if level >= devices)
 
     def with_bookings(self, bookings: Iterable[Booking]) -> Self:
-        """Return the pool with these bookings and no others."""
+        """Return the pool with these bookings and no others, beside its leases."""
         bookings, held = tuple(bookings), Counter[int]()
         for booking in bookings:
             for machine in booking.machines:
                 held[machine] += booking.devices
+        for lease in self.leases:
+            if lease.machine is not None:
+                held[lease.machine] += lease.devices
         free = free_devices(self, drained=self.drained, held=held)
-        return replace(self, free=free, bookings=bookings)
+        waiting = (lease.devices for lease in self.leases if lease.machine is None)
+        return replace(self, free=left_by_waiting(free, waiting), bookings=bookings)
 
     def with_booking(self, candidate: Candidate, now: datetime) -> Self:
         booking = Booking(
@@ -312,4 +318,5 @@ def pool_of(fact: PoolCapacityChanged, *, now: datetime) -> Pool:
         max_devices_per_job=fact.max_devices_per_job,
         tenants=fact.tenants,
         is_removed=fact.is_removed,
+        leases=fact.leases,
     )

@@ -22,6 +22,7 @@ from schemas.placement import (
     CAPACITY_TYPES,
     Requirements,
     demand,
+    leases_in_words,
     needed_device,
     requirements,
     suits,
@@ -197,6 +198,11 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
 
 
 def _what_is_free(candidate: Candidate, pool: Pool) -> str:
+    leased = leases_in_words(pool.leases)
+    return _counts(candidate, pool) + (f" ({leased})" if leased else "")
+
+
+def _counts(candidate: Candidate, pool: Pool) -> str:
     asked = candidate.resources
     if asked.nodes > 1:
         whole = pool.count_roomy(pool.devices_per_node)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
-from schemas.node import PoolCapacityChanged
+from schemas.node import LeasedDevices, PoolCapacityChanged
 from services.scheduler.decide.ledger import Pool, pool_of
 from services.scheduler.decide.queue import why_waiting
 from tests.builders import NOON, a_booking, a_ledger, a_pool
@@ -38,10 +38,11 @@ def test_a_pool_is_as_it_was_announced():
         pool="h100", capacity_type=CapacityType.SPOT, nodes=6, free=5, devices_per_node=8, price_per_hour="24.00",
         device=DeviceKind.CUDA, device_memory_bytes=80 * 2**30, accelerator="H100", drained=(1, 3),
         max_devices_per_job=16, tenants=("acme",), is_removed=True,
+        leases=(LeasedDevices(purpose="serving", devices=2, machine=0),),
     )  # fmt: skip
     pool = pool_of(fact, now=NOON)
     shared = {field.name for field in fields(Pool)} & {*PoolCapacityChanged.model_fields} - {"free"}
-    assert {"drained", "max_devices_per_job", "tenants", "is_removed"} < shared
+    assert {"drained", "max_devices_per_job", "tenants", "is_removed", "leases"} < shared
     assert {name: getattr(pool, name) for name in shared} == {name: getattr(fact, name) for name in shared}
     assert (pool.name, pool.changed_at) == ("h100", NOON)
 
@@ -214,3 +215,35 @@ def test_it_is_shown_where_enough_is_free_and_not_on_one_machine():
         f"waits for 4 device(s) of one node (spot-first, cuda): {SPOT} has 5 of 16 device(s) free, "
         "at most 3 on one node"
     )
+
+
+class TestLeases:
+    """Devices that services have leased, or wait for, are none for jobs."""
+
+    HELD = LeasedDevices(purpose="serving", devices=2, machine=0)
+    WAITING = LeasedDevices(purpose="scoring", devices=1)
+
+    def test_are_taken_from_what_is_free_beside_what_jobs_hold(self):
+        pool = a_pool(nodes=2, devices_per_node=4, leases=(self.HELD,), bookings=[a_booking(0)])
+        assert (pool.free, pool.devices) == ({0: 1, 1: 4}, 8)
+
+    def test_that_wait_keep_what_is_free_of_the_emptiest_machine(self):
+        bookings = [a_booking(0, devices=4), a_booking(1, devices=3)]
+        pool = a_pool(nodes=2, devices_per_node=4, leases=(self.WAITING,), bookings=bookings)
+        assert pool.free == {0: 0, 1: 0}
+
+    def test_count_for_no_tenants_share(self):
+        ledger = a_ledger(a_pool(nodes=2, leases=(self.HELD,)))
+        assert ledger.devices_held == {}
+
+    def test_leave_no_machine_to_a_gang(self):
+        pool = a_pool(nodes=2, devices_per_node=4, leases=(self.HELD,))
+        assert placed(a_line(gang=(2, 4), small=(1, 2)), pool) == {"small": (0,)}
+
+    def test_are_named_where_a_job_waits_for_their_devices(self):
+        pool = a_pool(SPOT, nodes=1, devices_per_node=3, leases=(self.HELD, self.WAITING))
+        asked = waiting("job", devices_per_node=1, pool=SPOT)
+        assert why_waiting(asked, a_ledger(pool), now=NOON) == (
+            f"waits for 1 device(s) of one node (spot-first): {SPOT} has 0 of 3 device(s) free "
+            "(2 held by serving, 1 kept for scoring)"
+        )
