@@ -39,6 +39,7 @@ NAMES = frozenset(
         "s3.manifest.before",
         "s3.manifest.after",
         "eval.candidate.loaded",
+        "eval.devices.leased",
         "gateway.accepted",
         "gateway.removed",
         "webhook.sent",

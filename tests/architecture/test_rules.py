@@ -63,6 +63,7 @@ def test_a_service_reads_the_environment_in_its_settings_alone():
 
 READS_ONE_VARIABLE = {
     "shared/confinement.py": "the loader's own variable, before a program that has no settings",
+    "shared/device_leases/fence.py": "what a program was started with, before its settings",
     "shared/failpoints.py": "armed at import, before there are settings",
     "shared/postgres/migrate.py": "the address of the service that the command names",
     "shared/telemetry/export.py": "OpenTelemetry's own variables",
