@@ -13,6 +13,7 @@ from services.evaluator.decide.engines import AnswersBy
 from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
 from shared.cores import usable_cores
 from shared.device import Device
+from shared.device_leases.holder import DeviceLeases
 from shared.settings import ServiceSettings
 
 
@@ -26,6 +27,12 @@ class Settings(ServiceSettings):
     required_checks: frozenset[CheckName] = frozenset({"benchmark", "safety", "over_refusal"})
     """Checks without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
+    pool: Annotated[str, Field(min_length=1)] | None = None
+    """Pool of the provisioner's machine of which scoring leases its device; None: it takes the first that this
+    machine has."""
+    lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(minutes=5)
+    """How long scoring outlives the last lease of its device that was confirmed; it is extended five times within
+    it."""
     scoring_threads: PositiveInt | None = None
     """Number of threads of the scoring child; None leaves it to its libraries."""
     gates: PositiveInt | None = None
@@ -91,6 +98,12 @@ class Settings(ServiceSettings):
                 f"judge_api_key is for one judge, found {len(judges)}: name theirs in judge_api_keys, by URL"
             )
         return self
+
+    @property
+    def leases(self) -> DeviceLeases | None:
+        if self.pool is None:
+            return None
+        return DeviceLeases(pool=self.pool, devices=1, purpose="scoring", term=self.lease_term)
 
     @property
     def gates_at_once(self) -> int:

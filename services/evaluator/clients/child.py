@@ -1,8 +1,9 @@
 """The scoring child process: followed by its reports, ended when it hangs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 from services.evaluator.scoring.order import SCORES_FILE, Scores, WorkOrder
 from services.evaluator.scoring.reports import REPORT, PartProgressed, Report
@@ -32,12 +33,20 @@ class ScoringChild:
         self._limit = limit
 
     async def score(
-        self, order: WorkOrder, work_dir: Path, on_report: OnReport = lambda report: None
+        self,
+        order: WorkOrder,
+        work_dir: Path,
+        on_report: OnReport = lambda report: None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> Scores:
-        """Run the order to its end, handing over each of the child's reports. Raises ScoringCrashed."""
+        """Run the order to its end, handing over each of the child's reports. Raises ScoringCrashed.
+
+        environment: the variables that leave the child its own devices alone.
+        """
         work_dir.mkdir(parents=True, exist_ok=True)
         scores = work_dir / SCORES_FILE
         scores.unlink(missing_ok=True)
+        threads = {"OMP_NUM_THREADS": str(self._threads)} if self._threads else {}
 
         def take(report: Report) -> None:
             failpoint("eval.item.done")
@@ -52,7 +61,7 @@ class ScoringChild:
                 inputs=order.inputs,
                 messages=REPORT,
                 on_message=take,
-                environment={"OMP_NUM_THREADS": str(self._threads)} if self._threads else {},
+                environment={**environment, **threads},
                 limit=self._limit,
                 silence=self._silence,
             )

@@ -12,10 +12,12 @@ from services.evaluator.clients.files import Cache
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.handlers import evaluations, policy, replicas
 from services.evaluator.handlers.answers import Answers
+from services.evaluator.handlers.devices import Devices
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
 from services.evaluator.handlers.suites import CheckSuite, SuiteRegistration
 from services.evaluator.settings import Settings
+from shared.device_leases import holder
 from shared.replica_client import replica_client
 from shared.service import Service
 
@@ -44,6 +46,8 @@ def register(service: Service, settings: Settings) -> None:
     service.on(CandidateReady, replicas.candidate_ready)
     service.on(CommandRefused, replicas.command_refused, topic=DEPLOYMENT_EVENTS)
 
+    holder.listen(service)
+
     http = replica_client(settings.tls)
     service.on_stop(http.aclose)
     child = ScoringChild(
@@ -51,7 +55,13 @@ def register(service: Service, settings: Settings) -> None:
     )
     answers = Answers(service, settings, http)
     gate = Gate(
-        service, settings, cache=cache, child=child, judge_panel=JudgePanel(settings), answers=answers
+        service,
+        settings,
+        cache=cache,
+        child=child,
+        judge_panel=JudgePanel(settings),
+        answers=answers,
+        devices=Devices(service, settings.leases, device=settings.device),
     )
     service.on_task(
         RunGate,

@@ -38,6 +38,7 @@ from services.evaluator.decide.plan import (
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
 from services.evaluator.handlers.answers import Answers
+from services.evaluator.handlers.devices import Devices
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.progress import publishing
 from services.evaluator.model import Baseline, Evaluation, GateResult
@@ -77,10 +78,12 @@ class Gate:
         child: ScoringChild,
         judge_panel: JudgePanel,
         answers: Answers,
+        devices: Devices,
     ) -> None:
         self._service = service
         self._settings = settings
         self._answers = answers
+        self._devices = devices
         self._cache = cache
         self._child = child
         self._judge_panel = judge_panel
@@ -183,11 +186,14 @@ class Gate:
         return result
 
     async def _score(self, plan: Plan, order: WorkOrder, work_dir: Path, on_report: OnReport) -> Scores:
-        """Run the scoring child, and keep its log either way. Raises ScoringCrashed."""
+        """Run the scoring child once it has a device, and keep its log either way. Raises ScoringCrashed."""
         eval_id = plan.evaluation.eval_id
         try:
-            async with self._answers.given(eval_id, plan.version, order, work_dir, on_report) as follow:
-                scores = await self._child.score(order, work_dir, follow)
+            async with (
+                self._devices.leased(plan.evaluation, work_dir) as environment,
+                self._answers.given(eval_id, plan.version, order, work_dir, on_report) as follow,
+            ):
+                scores = await self._child.score(order, work_dir, follow, environment)
         except ScoringCrashed:
             await self._archive.put_log(eval_id, log_of(work_dir))
             raise

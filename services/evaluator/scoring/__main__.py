@@ -6,6 +6,7 @@ from pathlib import Path
 
 from services.evaluator.scoring.order import SCORES_FILE, WorkOrder
 from services.evaluator.scoring.reports import Done
+from shared.device_leases.fence import end_with_lease
 from shared.files import write_whole
 from shared.processes.loading import quick_imports
 from shared.processes.orders import Messages, read_order
@@ -26,6 +27,7 @@ def main(order_path: Path) -> None:
     os.environ["HF_HOME"] = str(work_dir / "cache")
     os.environ["HF_DATASETS_CACHE"] = str(work_dir / "cache" / "datasets")
     refuse_network()
+    end_with_lease()
     messages, order = Messages(), read_order(order_path, WorkOrder)
 
     # The libraries read the environment when they are imported.

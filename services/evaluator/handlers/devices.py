@@ -1,0 +1,141 @@
+"""The devices that a scoring child computes on: leased before it starts, and given back when it has ended."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from schemas.base import Delayed
+from services.evaluator.clients.child import ScoringCrashed
+from services.evaluator.model import Evaluation
+from shared.device import Device
+from shared.device_leases import fence
+from shared.device_leases.holder import DeviceLeases
+from shared.device_leases.lease import HeldLease, LeaseState
+from shared.errors import Unavailable
+from shared.failpoints import failpoint
+from shared.log import get_logger
+from shared.postgres.database import false_if_unavailable
+from shared.service import Service
+
+log = get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+ASK_AGAIN_SECONDS = 30.0
+"""Time after which devices are asked for again that were refused: an operator repairs the setting or the pool."""
+LEASE_FILE = "lease"
+
+
+class DevicesLost(Unavailable):
+    """The lease of a scoring child's devices ended before the child did, which is no fault of the child's."""
+
+    dependency = "the lease of its devices"
+
+
+class Devices:
+    def __init__(self, service: Service, leases: DeviceLeases | None, *, device: Device) -> None:
+        self._service = service
+        self._leases = leases
+        self._device = device
+
+    @asynccontextmanager
+    async def leased(self, evaluation: Evaluation, work_dir: Path) -> AsyncIterator[Mapping[str, str]]:
+        """Wait for devices, and have them while this is open; the child's variables. Raises DevicesLost."""
+        if self._leases is None:
+            yield {}
+            return
+        subject = f"scoring-{evaluation.eval_id}"
+        path = work_dir / LEASE_FILE
+        try:
+            lease = await self._wait(self._leases, evaluation, subject)
+            failpoint("eval.devices.leased")
+            work_dir.mkdir(parents=True, exist_ok=True)
+            self._extend(path, lease)
+            following = asyncio.create_task(self._follow(self._leases, subject, path))
+            try:
+                yield {**lease.environment, fence.VARIABLE: str(path)}
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+        except ScoringCrashed as crash:
+            if await self._is_lost(self._leases, subject):
+                raise DevicesLost(f"{subject}: the lease ended while it was scored") from crash
+            raise
+        finally:
+            async with self._service.unit() as unit:
+                await self._leases.give_back(unit, subject)
+
+    async def _wait(self, leases: DeviceLeases, evaluation: Evaluation, subject: str) -> HeldLease:
+        """Ask until there are devices. That costs no try of the evaluation and none of its time."""
+        shown = ""
+        while True:
+            lease = await self._ask(leases, subject)
+            until = asyncio.get_running_loop().time() + leases.extend_every.total_seconds()
+            while lease.state in (LeaseState.ASKED, LeaseState.QUEUED):
+                if lease.reason and lease.reason != shown:
+                    shown = lease.reason
+                    await self._show(evaluation, shown)
+                if asyncio.get_running_loop().time() > until:
+                    break
+                await asyncio.sleep(LOOK_SECONDS)
+                lease = await self._find(leases, subject) or lease
+            if lease.state is LeaseState.HELD and lease.device in (None, self._device):
+                return lease
+            if lease.state in (LeaseState.HELD, LeaseState.REFUSED):
+                problem = lease.reason or f"pool {leases.pool} has {lease.device}, expected {self._device}"
+                log.error("devices cannot be leased", pool=leases.pool, problem=problem)
+                await self._show(evaluation, f"devices of pool {leases.pool}: {problem}")
+                async with self._service.unit() as unit:
+                    await leases.give_back(unit, subject)
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _ask(self, leases: DeviceLeases, subject: str) -> HeldLease:
+        """Ask for devices, or extend the lease that a process before this one has left."""
+        async with self._service.unit() as unit:
+            await leases.ask(unit, subject)
+            lease = await leases.find(unit.conn, subject)
+        assert lease is not None, "it was just asked for"
+        return lease
+
+    async def _find(self, leases: DeviceLeases, subject: str) -> HeldLease | None:
+        async with self._service.unit() as unit:
+            return await leases.find(unit.conn, subject)
+
+    async def _follow(self, leases: DeviceLeases, subject: str, path: Path) -> None:
+        """Extend the lease, and let the child run for as long as that was confirmed."""
+        clock = asyncio.get_running_loop().time
+        extended_at, known = clock(), None
+
+        async def look() -> bool:
+            nonlocal extended_at, known
+            if clock() - extended_at > leases.extend_every.total_seconds():
+                await self._ask(leases, subject)
+                extended_at = clock()
+            lease = await self._find(leases, subject)
+            if lease is None or lease.state is not LeaseState.HELD:
+                fence.extend(path, 0.0)
+            elif lease != known:
+                self._extend(path, lease)
+                known = lease
+            return True
+
+        while True:
+            await false_if_unavailable(look())  # the child ends with what was confirmed last
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_lost(self, leases: DeviceLeases, subject: str) -> bool:
+        lease = await self._find(leases, subject)
+        return (
+            lease is None
+            or lease.state is not LeaseState.HELD
+            or (lease.until is not None and lease.until <= self._service.clock())
+        )
+
+    def _extend(self, path: Path, lease: HeldLease) -> None:
+        assert lease.until is not None, f"lease {lease.lease_id} is held without an end"
+        fence.extend(path, (lease.until - self._service.clock()).total_seconds())
+
+    async def _show(self, evaluation: Evaluation, waiting_for: str) -> None:
+        about = evaluation.artifact
+        async with self._service.unit() as unit:
+            await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
