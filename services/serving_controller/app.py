@@ -30,7 +30,11 @@ def build(settings: Settings | None = None) -> Service:
         clock=service.clock,
     )
     reconcile_loop = ReconcileLoop(
-        service, steps, policy=settings.policy, unanswered=timedelta(seconds=settings.unanswered_seconds)
+        service,
+        steps,
+        policy=settings.policy,
+        unanswered=timedelta(seconds=settings.unanswered_seconds),
+        leases=settings.leases,
     )
     handlers.register(
         service,

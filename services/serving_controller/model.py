@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal, Self
 
 from schemas.envelope import Origin
+from shared.device_leases.lease import HeldLease
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM takes for --max-lora-rank."""
@@ -239,6 +240,8 @@ class ReplicaSet:
     adapter_layers: tuple[str, ...] | None = None
     """Last parts of the names of the layers that adapters are on; None: all that vLLM knows, empty: no adapters."""
     num_replicas: int = 0
+    leases: Mapping[str, HeldLease] | None = None
+    """Leases of devices, by replica; None where replicas need none."""
 
     @property
     def pool(self) -> str:

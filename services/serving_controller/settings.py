@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from services.serving_controller.clients.local import Engine
 from services.serving_controller.decide.pools import Policy
+from shared.device_leases.holder import DeviceLeases
 from shared.settings import ServiceSettings
 from shared.tls import CA_FILE, CERT_FILE
 
@@ -22,6 +23,15 @@ class Settings(ServiceSettings):
     """A folder for each replica: who it is, its log, what it loaded."""
     keys_dir: Path
     """One file per replica with the key to its API, for the gateway."""
+
+    pool: Annotated[str, Field(min_length=1)] | None = None
+    """Pool of the provisioner's machine of which each replica leases its devices; None: replicas take what this
+    machine has."""
+    devices_per_replica: PositiveInt = 1
+    """Devices over which vLLM shares a replica's model (its `--tensor-parallel-size`)."""
+    lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(hours=1)
+    """How long a replica outlives the last lease of its devices that was confirmed; it is extended five times
+    within it."""
 
     replicas_per_pool: PositiveInt = 1
     serve_base_models: bool = True
@@ -64,6 +74,24 @@ class Settings(ServiceSettings):
             raise ValueError(f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} is set")
         return self
 
+    @model_validator(mode="after")
+    def _require_devices(self) -> Self:
+        """Several devices are leased, and computed on by as many processes."""
+        if self.devices_per_replica > 1 and (self.pool is None or self.one_process):
+            raise ValueError(
+                f"devices_per_replica: found {self.devices_per_replica} with pool={self.pool} and "
+                f"one_process={self.one_process}, expected a pool, and one_process=False"
+            )
+        return self
+
+    @property
+    def leases(self) -> DeviceLeases | None:
+        if self.pool is None:
+            return None
+        return DeviceLeases(
+            pool=self.pool, devices=self.devices_per_replica, purpose="serving", term=self.lease_term
+        )
+
     @property
     def policy(self) -> Policy:
         return Policy(
@@ -82,6 +110,7 @@ class Settings(ServiceSettings):
             dtype=self.dtype,
             enforce_eager=self.enforce_eager,
             one_process=self.one_process,
+            num_devices=self.devices_per_replica,
             max_loras=self.max_loras,
             max_cpu_loras=max(self.max_cpu_loras, self.max_loras),
             max_model_len=self.max_model_len,

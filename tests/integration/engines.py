@@ -33,6 +33,8 @@ class Engines:
     idle: set[str] = field(default_factory=set)
     """Names whose adapter is loaded and ignored."""
     starts: list[str] = field(default_factory=list)
+    extended: dict[str, float] = field(default_factory=dict)
+    """Replica id -> seconds that its lease was last extended by."""
 
     engine = EngineFacts("stand-in 1, cpu", "cpu")
 
@@ -45,6 +47,9 @@ class Engines:
         self.folder(spec.replica_id).mkdir(parents=True, exist_ok=True)
         self.running[spec.replica_id] = Engine(spec)
         self.starts.append(spec.replica_id)
+
+    async def extend(self, replica_id: str, seconds: float) -> None:
+        self.extended[replica_id] = seconds
 
     async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         engine = self.running.get(replica_id)

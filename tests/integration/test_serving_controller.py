@@ -185,8 +185,8 @@ async def controller(
     *,
     replicas: int = 1,
     keep_seconds: float = 60.0,
-    max_resident_adapters: int = 64,
     instance: int = 0,
+    **changes: Any,
 ) -> AsyncIterator[Service]:
     settings = Settings(
         **{
@@ -198,8 +198,8 @@ async def controller(
         look_every_seconds=0.1,
         replicas_per_pool=replicas,
         keep_seconds=keep_seconds,
-        max_resident_adapters=max_resident_adapters,
         unanswered_seconds=0.5,
+        **changes,
     )
     service = Service("serving_controller", settings)
     async with engines.http as http:
@@ -224,7 +224,7 @@ def rounds_of(
     policy = replace(settings.policy, max_adapters=engines.max_adapters)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
     steps = Steps(engines, files, http, policy=policy, clock=service.clock)
-    return ReconcileLoop(service, steps, policy=policy, unanswered=unanswered)
+    return ReconcileLoop(service, steps, policy=policy, unanswered=unanswered, leases=settings.leases)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ async def forget_pools(stack: Stack) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
         await conn.execute(
-            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate"
+            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate, held_lease"
         )
     finally:
         await conn.close()

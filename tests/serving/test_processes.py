@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tests.landlock import landlock
 # Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
 SCRIPT = """
 import ctypes, json, os, subprocess, sys, time
+from shared.device_leases.fence import end_with_lease
+end_with_lease()
 json.dump(dict(os.environ), open("environment.json.draft", "w"))
 
 def is_read(path):
@@ -72,11 +74,11 @@ async def until(condition: Callable[[], Any], what: str) -> Any:
     return result
 
 
-async def started(backend: LocalBackend, incarnation: str = "first") -> dict[str, int]:
+async def started(backend: LocalBackend, incarnation: str = "first", **changes: Any) -> dict[str, int]:
     """Start it; the pids of its leader and its engine."""
     record = backend.folder(ID) / "processes.json"
     record.unlink(missing_ok=True)
-    await backend.start(a_spec(incarnation))
+    await backend.start(replace(a_spec(incarnation), **changes))
     await until(record.exists, "the script to be up")
     return json.loads(record.read_text())
 
@@ -139,6 +141,17 @@ async def test_ending_it_takes_its_engine_too_when_the_leader_is_dead(backend):
     await backend.end(ID)
     assert not is_alive(pids["engine"])
     assert await backend.inspect(ID) is None
+
+
+async def test_it_sees_its_own_devices_and_ends_with_their_lease_whoever_is_left(backend):
+    pids = await started(backend, devices={"CUDA_VISIBLE_DEVICES": "1,3"}, lease_seconds=3600.0)
+    environment = json.loads((backend.folder(ID) / "environment.json").read_text())
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1,3"
+    await backend.extend(ID, 7200.0)
+    await asyncio.sleep(1.5)
+    assert (await backend.inspect(ID)).is_alive
+    await backend.extend(ID, 0.0)
+    await until(lambda: not any(map(is_alive, pids.values())), "its processes to end")
 
 
 async def test_a_new_start_leaves_nothing_of_the_one_before(backend):

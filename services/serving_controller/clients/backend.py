@@ -1,6 +1,7 @@
 """The interface to whatever runs replicas: one Protocol, one file per engine."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +18,10 @@ class ReplicaSpec:
     """Highest rank of an adapter; 0: no adapters are loaded."""
     adapter_layers: tuple[str, ...] = ()
     """The layers that adapters are on, by the last parts of their names; empty: all that vLLM knows."""
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """Variables that leave it its own devices alone."""
+    lease_seconds: float | None = None
+    """Time after which it ends itself unless its lease is extended; None: it has devices without a lease."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class ReplicaBackend(Protocol):
 
     async def start(self, spec: ReplicaSpec) -> None:
         """Start one. What may be left of an earlier start of it is ended first."""
+
+    async def extend(self, replica_id: str, seconds: float) -> None:
+        """Let the lease of the replica's devices last for so long from now on; after that it ends itself."""
 
     async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         """Return what the backend has of the replica. None: it was not started, or was ended."""

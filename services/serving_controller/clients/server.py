@@ -5,6 +5,7 @@ import os
 import socket
 from pathlib import Path
 
+from shared.device_leases.fence import end_with_lease
 from shared.processes.loading import quick_imports
 
 with quick_imports():
@@ -39,6 +40,7 @@ def close_ports() -> None:
 
 
 if __name__ == "__main__":
+    end_with_lease()
     if current_platform.is_cpu():
         fork_engines()
     main()  # type: ignore[no-untyped-call]

@@ -21,6 +21,7 @@ from services.serving_controller.model import (
     allowed_rank,
     pool_of,
 )
+from shared.device_leases.lease import HeldLease, LeaseState
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,30 @@ class Start:
     replica_id: str
     max_rank: int
     failures: int
+    lease: HeldLease | None = None
+    """Lease of its devices; None where it needs none."""
+
+
+@dataclass(frozen=True)
+class AskDevices:
+    """A replica is to be started once it has devices."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True)
+class AwaitDevices:
+    """A replica is started when its devices are free."""
+
+    replica_id: str
+    waiting_for: str
+
+
+@dataclass(frozen=True)
+class GiveBackDevices:
+    """Nothing of the replica runs, and it is not to be started any more."""
+
+    replica_id: str
 
 
 @dataclass(frozen=True)
@@ -94,7 +119,9 @@ class Unload:
     served_name: str
 
 
-Action = Start | End | Forget | Admit | Announce | Load | Unload
+Step = Start | End | Forget | Admit | Announce | Load | Unload
+"""What is done to a replica."""
+Action = Step | AskDevices | AwaitDevices | GiveBackDevices
 
 
 def adapter_layers(capabilities: BaseCapabilities | None) -> tuple[str, ...] | None:
@@ -195,6 +222,8 @@ def plan(
         )
     for replica_id in sorted(known.keys() - set(replica_ids)):
         actions.append(_decommission(known[replica_id], now))
+    spare = (replica_set.leases or {}).keys() - known.keys() - set(replica_ids)
+    actions += [GiveBackDevices(replica_id) for replica_id in sorted(spare)]
     return tuple(actions) or _replace_for_rank(replica_set, replicas, now)
 
 
@@ -210,12 +239,34 @@ def _step(
         failures = replica.failures if replica else 0
         is_due = replica is None or replica.not_before is None or replica.not_before <= now
         rank = max(allowed_rank(policy.rank), replica_set.max_rank) if replica_set.adapter_layers != () else 0
-        return [Start(replica_id, rank, failures)] if is_due else []
-    if reason := _fault(replica, now, policy):
+        return [_start(replica_set, replica_id, rank, failures)] if is_due else []
+    if reason := _fault(replica, now, policy) or _without_devices(replica_set, replica_id):
         return [end(replica, reason, now=now, policy=policy)]
     if replica.phase is Phase.STARTING:
         return [Admit(replica)] if replica.answers else []
     return _sync_adapters(replica_set, replica, candidates)
+
+
+def _start(replica_set: ReplicaSet, replica_id: str, rank: int, failures: int) -> Action:
+    """Return its start, or what must come before that. Where its devices are refused, the start fails by that."""
+    if replica_set.leases is None:
+        return Start(replica_id, rank, failures)
+    lease = replica_set.leases.get(replica_id)
+    if lease is None or lease.state is LeaseState.ENDED:
+        return AskDevices(replica_id)
+    if lease.state in (LeaseState.ASKED, LeaseState.QUEUED):
+        return AwaitDevices(replica_id, lease.reason)
+    return Start(replica_id, rank, failures, lease)
+
+
+def _without_devices(replica_set: ReplicaSet, replica_id: str) -> str:
+    """Say why a replica may not run on; empty where it has its devices, or needs no lease of them."""
+    if replica_set.leases is None:
+        return ""
+    lease = replica_set.leases.get(replica_id)
+    if lease is None:
+        return "it has no lease of its devices"
+    return "" if lease.state is LeaseState.HELD else lease.reason
 
 
 def _fault(replica: Replica, now: datetime, policy: Policy) -> str:

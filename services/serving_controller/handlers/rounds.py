@@ -16,6 +16,8 @@ from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
 from services.serving_controller.model import Failure, Phase, Replica, ReplicaSet, ReplicaSetServables
 from services.serving_controller.store import View
+from shared.device_leases.holder import DeviceLeases
+from shared.device_leases.lease import HeldLease
 from shared.errors import StorageUnavailable
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -46,10 +48,22 @@ class Quiet:
 class ReconcileLoop:
     """Rounds of replica sets, each at its own pace: a slow start or fetch of one does not hold up the others."""
 
-    def __init__(self, service: Service, steps: Steps, *, policy: Policy, unanswered: timedelta) -> None:
+    def __init__(
+        self,
+        service: Service,
+        steps: Steps,
+        *,
+        policy: Policy,
+        unanswered: timedelta,
+        leases: DeviceLeases | None = None,
+    ) -> None:
         self._service = service
         self._steps = steps
         self._policy = policy
+        self.leases = leases
+        """Leases of the replicas' devices; None where they take what this machine has."""
+        self._extended: dict[str, HeldLease] = {}
+        """Leases as their replicas know them, by replica."""
         self._unanswered_seconds = unanswered.total_seconds()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._paused_until: dict[str, float] = {}
@@ -77,6 +91,7 @@ class ReconcileLoop:
         self._replica_versions, self._replicas = {}, ()
         for known_before in (self._servables, self._routed, self._resident, self._quiet, self._refusals):
             known_before.clear()
+        self._extended.clear()
         async with self._service.unit() as unit:
             replicas = await store.replicas(unit.conn)
         known = {replica.replica_id for replica in replicas if replica.phase is not Phase.LOST}
@@ -93,7 +108,9 @@ class ReconcileLoop:
                 await store.forget_candidates(unit.conn, now=unit.now)
             await self._read_replicas(unit, view)
             await self._read_servables(unit, view)
+            leases = await self.leases.list(unit.conn) if self.leases else None
             now = unit.now
+        await self._extend_replicas(leases or {})
         replica_sets = pools.desired_replica_sets(
             {name: of_set for name, (_, of_set) in self._servables.items()},
             view.retired,
@@ -103,14 +120,30 @@ class ReconcileLoop:
             now=now,
             policy=self._policy,
         )
-        for name in replica_sets.keys() | {replica.replica_set for replica in self._replicas}:
+        leased = {_replica_set_of(replica_id) for replica_id in leases or ()}
+        for name in replica_sets.keys() | {replica.replica_set for replica in self._replicas} | leased:
             if name in under_way or self._paused_until.get(name, 0.0) > time.monotonic():
                 continue
             replicas = tuple(replica for replica in self._replicas if replica.replica_set == name)
             # It shall serve nothing any more: as its replicas know it.
-            replica_set = replica_sets.get(name) or ReplicaSet(name, replicas[0].base_sha)
+            base_sha = replicas[0].base_sha if replicas else ""
+            replica_set = _with_leases(replica_sets.get(name) or ReplicaSet(name, base_sha), leases)
             if not await self._is_quiet(replica_set, replicas):
                 self._begin(replica_set, replicas)
+
+    async def extend_leases(self) -> None:
+        assert self.leases is not None, "it is called where replicas lease devices"
+        async with self._service.unit() as unit:
+            await self.leases.extend_all(unit)
+
+    async def _extend_replicas(self, leases: Mapping[str, HeldLease]) -> None:
+        """Let replicas run for as long as the provisioner has confirmed."""
+        for replica in self._replicas:
+            lease = leases.get(replica.replica_id)
+            if lease and replica.phase is not Phase.LOST and self._extended.get(lease.subject) != lease:
+                await self._steps.extend(lease)
+                self._extended[lease.subject] = lease
+        self._extended = {each: lease for each, lease in self._extended.items() if each in leases}
 
     async def tidy(self) -> None:
         """Delete the files of models that nobody serves any more, and forget what was noted of what is gone."""
@@ -250,6 +283,9 @@ class ReconcileLoop:
     async def _execute(
         self, action: Action, replica_set: ReplicaSet, seen: dict[str, Replica], failures: dict[str, Failure]
     ) -> None:
+        if isinstance(action, pools.AskDevices | pools.AwaitDevices | pools.GiveBackDevices):
+            await self._lease(action)
+            return
         outcome = await self._steps.execute(action, replica_set, seen)
         await self._keep(outcome)
         failures |= self._judge(replica_set, outcome)
@@ -303,6 +339,18 @@ class ReconcileLoop:
             else:
                 await store.save_replica(unit.conn, outcome.replica)
             await unit.emit(*outcome.events)
+            if self.leases and (outcome.forgotten or outcome.replica.phase is Phase.LOST):
+                await self.leases.give_back(unit, outcome.replica.replica_id)
+
+    async def _lease(self, action: pools.AskDevices | pools.AwaitDevices | pools.GiveBackDevices) -> None:
+        """Ask for devices, or give those back that no replica has. What is awaited comes as a message."""
+        if self.leases is None or isinstance(action, pools.AwaitDevices):
+            return
+        async with self._service.unit() as unit:
+            if isinstance(action, pools.AskDevices):
+                await self.leases.ask(unit, action.replica_id)
+            else:
+                await self.leases.give_back(unit, action.replica_id)
 
     async def _route(
         self,
@@ -377,3 +425,14 @@ class ReconcileLoop:
         else:
             await store.save_candidate(unit.conn, decision.candidate)
         await unit.emit(*decision.events)
+
+
+def _replica_set_of(replica_id: str) -> str:
+    return replica_id.rpartition("-")[0]
+
+
+def _with_leases(replica_set: ReplicaSet, leases: Mapping[str, HeldLease] | None) -> ReplicaSet:
+    if leases is None:
+        return replica_set
+    own = {each: lease for each, lease in leases.items() if _replica_set_of(each) == replica_set.name}
+    return replace(replica_set, leases=own)

@@ -20,7 +20,7 @@ from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.probe import ProbeFailed
 from services.serving_controller.clients.vllm import LoadRefused, NoAnswer, VllmClient
 from services.serving_controller.decide import pools
-from services.serving_controller.decide.pools import Action, Policy
+from services.serving_controller.decide.pools import Policy, Step
 from services.serving_controller.decide.slots import replica_address
 from services.serving_controller.model import (
     Address,
@@ -32,6 +32,7 @@ from services.serving_controller.model import (
     is_candidate,
     pool_of,
 )
+from shared.device_leases.lease import HeldLease, LeaseState
 from shared.errors import CorruptObject
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -105,7 +106,7 @@ class Steps:
         strays = frozenset(name for name in models if name not in loaded and is_candidate(name))
         return replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
 
-    async def execute(self, action: Action, replica_set: ReplicaSet, known: dict[str, Replica]) -> Outcome:
+    async def execute(self, action: Step, replica_set: ReplicaSet, known: dict[str, Replica]) -> Outcome:
         match action:
             case pools.Start():
                 return await self._start(action, replica_set)
@@ -135,15 +136,32 @@ class Steps:
             max_rank=start.max_rank,
             failures=start.failures,
         )
+        if start.lease is not None and (problem := self._problem_of(start.lease)):
+            return Outcome(self._given_up(replica, f"devices: {problem}"))
         try:
-            spec = await self._spec(replica, replica_set)
+            spec = await self._spec(replica, replica_set, start.lease)
         except (CorruptObject, KeyError) as error:
             return Outcome(self._given_up(replica, f"model files: {error}"))
         await self._backend.start(spec)
         log.info("replica started", replica_id=replica.replica_id, incarnation=spec.incarnation)
         return Outcome(replica)
 
-    async def _spec(self, replica: Replica, replica_set: ReplicaSet) -> ReplicaSpec:
+    def _problem_of(self, lease: HeldLease) -> str:
+        """Say why no replica can compute on what was leased; empty where one can."""
+        if lease.state is not LeaseState.HELD:
+            return lease.reason
+        device = self._backend.engine.device
+        return "" if lease.device in (None, device) else f"the pool has {lease.device}, vLLM is for {device}"
+
+    async def extend(self, lease: HeldLease) -> None:
+        """Let the replica of a lease run until it ends, as the provisioner has confirmed."""
+        if (seconds := self._seconds_left(lease)) is not None:
+            await self._backend.extend(lease.subject, seconds)
+
+    def _seconds_left(self, lease: HeldLease | None) -> float | None:
+        return None if lease is None or lease.until is None else (lease.until - self._clock()).total_seconds()
+
+    async def _spec(self, replica: Replica, replica_set: ReplicaSet, lease: HeldLease | None) -> ReplicaSpec:
         return ReplicaSpec(
             replica_id=replica.replica_id,
             incarnation=replica.address.incarnation,
@@ -151,6 +169,8 @@ class Steps:
             served_name=replica_set.full.served_name if replica_set.full else base_name(replica_set),
             max_lora_rank=replica.max_rank,
             adapter_layers=replica_set.adapter_layers or (),
+            devices=lease.environment if lease else {},
+            lease_seconds=self._seconds_left(lease),
         )
 
     async def _model_dir(self, replica_set: ReplicaSet) -> Path:

@@ -34,6 +34,11 @@ def test_the_longest_request_is_what_the_cache_holds_unless_it_was_set(spec: Rep
     assert "--max-model-len=4096" in Engine(max_model_len=4096).argv(spec, 8000)
 
 
+def test_a_model_is_shared_over_the_devices_of_its_replica(spec: ReplicaSpec):
+    assert "--tensor-parallel-size=4" in Engine(num_devices=4).argv(spec, 8000)
+    assert not any("tensor-parallel" in option for option in Engine().argv(spec, 8000))
+
+
 def test_adapters_are_taken_on_the_layers_that_were_named(spec: ReplicaSpec):
     some = replace(spec, adapter_layers=("k_proj", "q_proj"))
     *_, option, first, second = Engine().argv(some, 8000)
@@ -63,9 +68,26 @@ def test_replicas_serve_with_the_certificate_of_the_controller(spec, tmp_path):
     assert (Engine(tls=Tls()).scheme, Engine(tls=Tls()).certificate) == ("http", ())
 
 
+VALUES = {"kafka_bootstrap": "k:1", "kafka_username": "u", "kafka_password": "p", "http_port": 1}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pool": None, "one_process": False}, {"pool": "gpu", "one_process": True}],
+    ids=["without a pool", "in one process"],
+)
+def test_several_devices_are_leased_and_have_a_process_each(tmp_path, changes):
+    fields = {**VALUES, **dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)}
+    several = {**fields, "postgres_dsn": "postgresql://p", "devices_per_replica": 2}
+    with pytest.raises(ValidationError, match="devices_per_replica: found 2 with pool="):
+        Settings(**several, **changes)
+    leases = Settings(**several, pool="gpu", one_process=False).leases
+    assert leases is not None
+    assert (leases.pool, leases.extend_every * 5) == ("gpu", leases.term)
+
+
 def test_where_servers_are_verified_the_controller_needs_a_certificate(tmp_path):
     renew_authority(tmp_path, now=utc_now())
-    values = {"kafka_bootstrap": "k:1", "kafka_username": "u", "kafka_password": "p", "http_port": 1}
     paths = dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)
     with pytest.raises(ValidationError, match="RETUNE_CERT_FILE: found nothing, expected a file because"):
-        Settings(**values, **paths, postgres_dsn="postgresql://p", tls=Tls(ca_file=tmp_path / AUTHORITY))
+        Settings(**VALUES, **paths, postgres_dsn="postgresql://p", tls=Tls(ca_file=tmp_path / AUTHORITY))

@@ -11,8 +11,11 @@ from services.serving_controller.decide import pools
 from services.serving_controller.decide.pools import (
     Admit,
     Announce,
+    AskDevices,
+    AwaitDevices,
     End,
     Forget,
+    GiveBackDevices,
     Load,
     Policy,
     Start,
@@ -28,6 +31,7 @@ from services.serving_controller.model import (
     allowed_rank,
     pool_of,
 )
+from shared.device_leases.lease import HeldLease, LeaseState
 from tests.builders import capabilities
 from tests.unit.serving_controller.builders import (
     BASE_SHA,
@@ -313,3 +317,54 @@ class TestFound:
 @pytest.mark.parametrize(("rank", "allowed"), [(1, 1), (2, 8), (8, 8), (33, 64), (257, 320), (512, 512)])
 def test_a_rank_is_rounded_up_to_one_that_the_engine_takes(rank, allowed):
     assert allowed_rank(rank) == allowed
+
+
+class TestDevices:
+    """Where replicas lease devices, each starts with a lease and runs as long as it has it."""
+
+    FIRST = f"{POOL}-0"
+
+    def lease(self, state=LeaseState.HELD, **changes):
+        return replace(HeldLease(self.FIRST, "lease-1", state, (1,), until=LATER), **changes)
+
+    def plan(self, *replicas, leases=(), **changes):
+        return plan(a_replica_set(leases={each.subject: each for each in leases}, **changes), *replicas)
+
+    def test_are_asked_for_before_a_start(self):
+        assert self.plan() == (AskDevices(self.FIRST),)
+        ended = self.lease(LeaseState.ENDED)
+        assert self.plan(leases=[ended]) == (AskDevices(self.FIRST),)
+
+    def test_are_awaited(self):
+        queued = self.lease(LeaseState.QUEUED, reason="1 device(s) of pool gpu: 2 held by jobs")
+        assert self.plan(leases=[queued]) == (AwaitDevices(self.FIRST, queued.reason),)
+        assert self.plan(leases=[self.lease(LeaseState.ASKED)]) == (AwaitDevices(self.FIRST, ""),)
+
+    def test_that_are_there_start_the_replica(self):
+        assert self.plan(leases=[self.lease()]) == (Start(self.FIRST, 32, 0, self.lease()),)
+
+    def test_that_are_refused_fail_the_start(self):
+        refused = self.lease(LeaseState.REFUSED, until=None, reason="unknown_pool: no pool gpu")
+        assert self.plan(leases=[refused]) == (Start(self.FIRST, 32, 0, refused),)
+
+    def test_of_a_lost_replica_are_not_asked_for_before_its_pause_is_over(self):
+        lost = a_replica(phase=Phase.LOST, not_before=LATER)
+        assert self.plan(lost) == ()
+
+    @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.READY])
+    def test_whose_lease_ended_end_the_replica(self, phase):
+        ended = self.lease(LeaseState.ENDED, reason="the lease ended: expired")
+        [action] = self.plan(a_replica(phase=phase), leases=[ended])
+        assert (type(action), action.reason) == (End, "the lease ended: expired")
+        [action] = self.plan(a_replica(phase=phase))
+        assert (type(action), action.reason) == (End, "it has no lease of its devices")
+
+    def test_are_given_back_where_no_replica_is_wanted_any_more(self):
+        assert self.plan(leases=[self.lease()], num_replicas=0) == (GiveBackDevices(self.FIRST),)
+
+    def test_stay_leased_until_the_replica_is_forgotten(self):
+        gone = a_replica(phase=Phase.LOST)
+        assert self.plan(gone, leases=[self.lease()], num_replicas=0) == (Forget(gone),)
+
+    def test_of_a_ready_replica_change_nothing(self):
+        assert self.plan(a_replica(), leases=[self.lease()]) == ()
