@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ops.doctor.finding import Finding
 from ops.doctor.history import (
@@ -22,6 +22,8 @@ from schemas.lifecycle import TERMINAL
 from schemas.model import BaseModelRegistered, ModelRegistered
 from schemas.node import PoolCapacityChanged
 
+LEASE_ENDS_WITHIN = timedelta(minutes=1)
+"""Longer than the provisioner takes to end a lease that its holder did not extend."""
 USABLE = ("verified", "expiring", "expired")
 
 
@@ -182,7 +184,7 @@ def _loaded_for_nobody(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def no_orphans(history: History, limits: Limits) -> Iterator[Finding]:
-    """I11: no more nodes than the pool has; nobody holds anything for an attempt that is over."""
+    """I11: no more nodes than the pool has; nobody holds anything for an attempt, or a lease, that is over."""
     snapshot = history.snapshot
     yield from _overbooked(history)
     holders = (
@@ -194,6 +196,7 @@ def no_orphans(history: History, limits: Limits) -> Iterator[Finding]:
         for job_id, attempt in sorted(attempts):
             if reason := _why_over(job_id, attempt, snapshot):
                 yield Finding(f"{holder}, attempt {attempt} of {job_id}", "still open", f"closed: {reason}")
+    yield from _orphan_leases(history)
     yield from _orphan_uploads(history)
 
 
@@ -213,6 +216,17 @@ def _overbooked(history: History) -> Iterator[Finding]:
             yield Finding(
                 f"provisioner, pool {pool}", f"nodes allocated on {count} machines", f"at most {size}"
             )
+
+
+def _orphan_leases(history: History) -> Iterator[Finding]:
+    """A lease whose holder died ends by itself some seconds after its time."""
+    snapshot = history.snapshot
+    for lease in snapshot.device_leases:
+        where = f"provisioner, lease {lease.lease_id} of pool {lease.pool}"
+        if history.read_at - lease.until > LEASE_ENDS_WITHIN:
+            yield Finding(where, f"open since its end at {lease.until:%H:%M:%S} UTC", "ended")
+        elif lease.lease_id not in snapshot.known_leases:
+            yield Finding(where, f"unknown to {lease.holder}", "one that its holder has or gives back")
 
 
 def _capacity_changed(history: History) -> dict[str, datetime]:

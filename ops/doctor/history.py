@@ -162,6 +162,16 @@ class Node:
 
 
 @dataclass(frozen=True)
+class DeviceLease:
+    """Devices that a service has leased, or waits for, as the provisioner has it."""
+
+    lease_id: str
+    holder: str
+    pool: str
+    until: datetime
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     job_id: str
     bundle: BundleRef
@@ -273,6 +283,10 @@ class Snapshot:
     """Not released."""
     pools: Mapping[str, int] = field(default_factory=dict)
     """Nodes of each pool."""
+    device_leases: tuple[DeviceLease, ...] = ()
+    """Not ended."""
+    known_leases: frozenset[str] = frozenset()
+    """Ids of the leases that their holders know."""
     checkpoints: tuple[Checkpoint, ...] = ()
     sweeps_due: frozenset[AttemptId] = frozenset()
     """Ended attempts whose leftovers the watcher will still delete."""

@@ -12,6 +12,7 @@ from ops.doctor.history import (
     AttemptId,
     Checkpoint,
     DesiredVersion,
+    DeviceLease,
     Evaluation,
     Generation,
     Job,
@@ -37,6 +38,10 @@ TRAINING_ATTEMPTS = "SELECT job_id, attempt FROM trainer_agent.operator_open_att
 PROVISIONED_ATTEMPTS = "SELECT job_id, attempt FROM provisioner.operator_open_attempt"
 NODES = "SELECT pool, allocated_at, machine, is_drained FROM provisioner.operator_node ORDER BY pool, machine"
 POOLS = "SELECT name, nodes FROM provisioner.operator_pool"
+DEVICE_LEASES = "SELECT lease_id, holder, pool, until FROM provisioner.operator_lease ORDER BY lease_id"
+KNOWN_LEASES = """
+    SELECT lease_id FROM evaluator.operator_held_lease
+     UNION ALL SELECT lease_id FROM serving_controller.operator_held_lease"""
 CHECKPOINTS = """
     SELECT job_id, attempt, step, manifest_sha256, state FROM checkpoint_watcher.operator_checkpoint"""
 NEWEST_ATTEMPTS = "SELECT job_id, attempt, is_open FROM checkpoint_watcher.operator_newest_attempt"
@@ -74,6 +79,8 @@ async def read_snapshot(conn: Connection, *, began_at: datetime) -> Snapshot:
         held=_attempts(await conn.fetch(PROVISIONED_ATTEMPTS)),
         nodes=tuple(Node(*row) for row in await conn.fetch(NODES)),
         pools={row["name"]: row["nodes"] for row in await conn.fetch(POOLS)},
+        device_leases=tuple(DeviceLease(*row) for row in await conn.fetch(DEVICE_LEASES)),
+        known_leases=frozenset(row["lease_id"] for row in await conn.fetch(KNOWN_LEASES)),
         checkpoints=tuple(_checkpoint(row) for row in await conn.fetch(CHECKPOINTS)),
         sweeps_due=_attempts(await conn.fetch(PLANNED_SWEEPS)),
         watched={

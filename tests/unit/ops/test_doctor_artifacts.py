@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from ops.doctor.history import Checkpoint, Generation, Job, Manifest, Node
+from ops.doctor.history import Checkpoint, DeviceLease, Generation, Job, Manifest, Node
 from ops.doctor.objects import parts_of
 from schemas import layout
 from tests.builders import NOON, TENANT, a_bundle, a_file_ref, a_sha
@@ -223,6 +223,17 @@ class TestNoOrphans:
         assert "I11" not in alarms(stream.history(snapshot=snapshot))
         snapshot = a_snapshot(pools={"cpu-spot": 1}, nodes=nodes(2, at=NOON + timedelta(minutes=30)))
         assert "I11" in alarms(stream.history(snapshot=snapshot))
+
+    def test_a_lease_that_is_over_or_that_its_holder_does_not_know(self):
+        until = READ_AT + timedelta(minutes=5)
+        lease = DeviceLease("lease-1", "evaluator", "cpu-spot", until)
+        kept = a_snapshot(device_leases=(lease,), known_leases=frozenset({"lease-1"}))
+        assert "I11" not in alarms(a_history(snapshot=kept))
+        (finding,) = alarms(a_history(snapshot=replace(kept, known_leases=frozenset())))["I11"]
+        assert finding.found == "unknown to evaluator"
+        late = replace(lease, until=READ_AT - timedelta(minutes=2))
+        (finding,) = alarms(a_history(snapshot=replace(kept, device_leases=(late,))))["I11"]
+        assert finding.found.startswith("open since its end at")
 
     def test_parts_that_nobody_can_name(self):
         key = layout.checkpoint("ftjob-1", 1, 30, "parts/9")
