@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
 
+from schemas.placement import leases_in_words
+
 UNKNOWN = "unknown"
 """For what was not measured."""
 NONE = "–"
@@ -160,7 +162,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
         whole, loss, learning_rate, percent, points, tokens, speed, size, money, money_span, duration, span, moment,
-        clock, day_and_clock, ago, plural, short,
+        clock, day_and_clock, ago, plural, short, leases_in_words,
     )
 }  # fmt: skip
 """What templates may write numbers with."""

@@ -20,7 +20,7 @@ from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
 from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
 from schemas.model import BaseModelRegistered, ModelRegistered
-from schemas.node import PoolCapacityChanged
+from schemas.node import LeasedDevices, PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
 from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
@@ -81,8 +81,9 @@ async def populate(world: World, tenant: str = "demo") -> Shown:
 
 def a_pool(name: str, free: int) -> PoolCapacityChanged:
     return PoolCapacityChanged(
-        pool=name, capacity_type="spot", nodes=4, free=free, devices_per_node=8, price_per_hour="12.40"
-    )
+        pool=name, capacity_type="spot", nodes=4, free=free, devices_per_node=8, price_per_hour="12.40",
+        leases=(LeasedDevices(purpose="serving", devices=2, machine=3), LeasedDevices(purpose="scoring", devices=1)),
+    )  # fmt: skip
 
 
 async def resume(world: World, job_id: str, tenant: str) -> None:
