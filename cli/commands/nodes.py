@@ -1,8 +1,8 @@
 """retune nodes: pools and the nodes of attempts."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from ops.machines import Row, list_failures, list_machines
 from schemas.node import (
     CordonMachine,
     DrainNode,
+    LeasedDevices,
     MachineCordoned,
     MachineUncordoned,
     NodeLost,
@@ -22,6 +23,7 @@ from schemas.node import (
     SetPoolCapacity,
     UncordonMachine,
 )
+from schemas.placement import leases_in_words
 
 app = typer.Typer(add_completion=False, help="Pools and nodes.", no_args_is_help=True)
 
@@ -33,13 +35,18 @@ Machine = Annotated[
 
 @app.command()
 def pools() -> None:
-    """List pools with their capacity and the price of a node with all its devices."""
+    """List pools with their capacity, the price of a node with all its devices, and what services lease of them."""
     all_pools = admin_api().get("/admin/pools")["data"]
     names = (
         *("pool", "capacity_type", "accelerator", "nodes", "free", "devices_per_node", "free_devices"),
         "price_per_hour",
     )
-    show_table(all_pools, names, [[pool.get(name) for name in names] for pool in all_pools])
+    rows = [[*(pool.get(name) for name in names), _leased(pool)] for pool in all_pools]
+    show_table(all_pools, (*names, "leases"), rows)
+
+
+def _leased(pool: Mapping[str, Any]) -> str:
+    return leases_in_words(map(LeasedDevices.model_validate, pool.get("leases", ()))) or "none"
 
 
 @app.command()

@@ -78,6 +78,10 @@ POOL = {
     "price_per_hour": "0.10",
     "accelerator": "cpu",
     "free_devices": 3,
+    "leases": [
+        {"purpose": "serving", "devices": 1, "machine": 0},
+        {"purpose": "scoring", "devices": 1, "machine": None},
+    ],
 }
 STEP = {
     "step": 1,
@@ -231,8 +235,8 @@ TABLES = {
         {"GET /admin/pools": paged(POOL)},
         [POOL],
         [
-            "pool capacity_type accelerator nodes free devices_per_node free_devices price_per_hour",
-            "cpu-spot spot cpu 4 3 1 3 0.10",
+            "pool capacity_type accelerator nodes free devices_per_node free_devices price_per_hour leases",
+            "cpu-spot spot cpu 4 3 1 3 0.10 1 held by serving, 1 kept for scoring",
         ],
     ),
 }
