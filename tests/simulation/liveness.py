@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from services.provisioner.model import GONE
+from services.provisioner.model import GONE, LeaseState
 from tests.simulation.checks.jobs import TERMINAL
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ def unfinished(world: "World") -> list[str]:
     tables = world.kernels["provisioner"].tables
     remaining += [f"{key} holds {held}" for key, held in tables.items("holding")]
     remaining += [f"{key} is {each.state}" for key, each in tables.items("attempt") if each.state not in GONE]
+    remaining += [
+        f"{key} is {each.state}"
+        for key, each in tables.items("service_lease")
+        if each.state is not LeaseState.ENDED
+    ]
     remaining += [f"{key} is booked" for key in dict(world.kernels["scheduler"].tables.items("booking"))]
     return remaining + unserved(world)
 

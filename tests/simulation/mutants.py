@@ -13,6 +13,8 @@ from services.evaluator.decide import lifecycle
 from services.evaluator.handlers import gate
 from services.evaluator.model import EvaluationState
 from services.provisioner import decide as provisioning
+from services.provisioner import leases as leasing
+from services.provisioner.handlers import leases as lease_handlers
 from services.provisioner.handlers.cluster import Cluster
 from services.registry.decide import versions
 from services.scheduler.decide import facts, transitions
@@ -154,6 +156,18 @@ def resume_only_from_the_last_attempt(patch: Patch) -> None:
     patch.setattr(Job, "resume", property(resume))
 
 
+def leases_never_expire(patch: Patch) -> None:
+    async def lease_due(timer: Any, unit: Any) -> None:
+        """Nobody looks whether it is over."""
+
+    patch.setattr(lease_handlers, "lease_due", lease_due)
+
+
+def leases_regardless_of_others(patch: Patch) -> None:
+    serve = leasing.serve
+    patch.setattr(leasing, "serve", lambda pool: serve(replace(pool, leased={})))
+
+
 MUTANTS: dict[Mutant, set[str]] = {
     no_inbox: {"applied twice", "written twice"},
     offset_before_effect: {"parked", "not at rest"},
@@ -173,6 +187,8 @@ MUTANTS: dict[Mutant, set[str]] = {
     evaluation_verdict_by_digest_alone: {"false pass"},
     resume_only_from_the_last_attempt: {"resume point"},
     resume_from_the_stage_before: {"resume point"},
+    leases_never_expire: {"not at rest"},
+    leases_regardless_of_others: {"capacity"},
 }
 """Each with what it shows itself as, so that no other alarm passes for it."""
 

@@ -77,6 +77,8 @@ def _live(world: World, rng: random.Random) -> None:
         users.submit()
     nemesis.begin(every=rng.choice((8.0, 30.0, 120.0)))
     Process(world.clock, _act(users, every=rng.choice((4.0, 15.0, 60.0))))
+    # Apart from the other numbers, so that jobs go as they did before there were leases.
+    Process(world.clock, _lease(users, random.Random(f"leases {world.seed}")))
     world.run(rng.choice((60.0, 200.0, 500.0)))
     world.faults.end()
     world.max_lag = 0.5
@@ -85,6 +87,12 @@ def _live(world: World, rng: random.Random) -> None:
     # A drain may have been on its way.
     users.resize(CAPACITY)
     run_to_rest(world)
+
+
+async def _lease(users: Users, rng: random.Random) -> None:
+    while users.world.faults.active:
+        users.lease(rng)
+        await pause(rng.expovariate(1 / 30.0))
 
 
 async def _act(users: Users, every: float) -> None:

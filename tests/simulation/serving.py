@@ -41,6 +41,9 @@ class Replicas:
         self.dead.discard(spec.replica_id)
         await pause(0.1)
 
+    async def extend(self, replica_id: str, seconds: float) -> None:
+        """No replica of the simulation leases its devices."""
+
     async def inspect(self, replica_id: str) -> ReplicaStatus | None:
         spec = self.specs.get(replica_id)
         if spec is None:

@@ -159,6 +159,17 @@ def test_nodes_are_gone_when_they_are_called_released(world):
         emit(world, RELEASED)
 
 
+def test_a_lease_stays_where_it_is_and_has_its_devices_alone(world):
+    at = {"pool": "spot", "machine": 0, "devices": (0,)}
+    emit(world, fact("DevicesLeased", lease_id="a", **at))
+    emit(world, fact("DevicesLeased", lease_id="a", **at))
+    with pytest.raises(Violation, match=r"^capacity: b and a have"):
+        emit(world, fact("DevicesLeased", lease_id="b", **at))
+    emit(world, fact("DeviceLeaseEnded", lease_id="b", pool="spot"))
+    with pytest.raises(Violation, match=r"^lease moved: "):
+        emit(world, fact("DevicesLeased", lease_id="a", **at | {"devices": (1,)}))
+
+
 def test_both_ledgers_agree_and_stay_within_the_pool(world):
     provisioner, scheduler = world.kernels["provisioner"], world.kernels["scheduler"]
     record: Any = SimpleNamespace(message=fact("JobScheduled", attempt=1, pool="spot"))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from schemas.artifacts import DatasetCounts, DatasetFiles
@@ -19,7 +20,7 @@ from schemas.model import (
     RollbackDeployment,
     UndeployModel,
 )
-from schemas.node import DrainNode, NodeLost, PreemptNode, SetPoolCapacity
+from schemas.node import DrainNode, LeaseDevices, NodeLost, PreemptNode, ReturnDevices, SetPoolCapacity
 from schemas.specification import JobSpec, Recipe, Resources, StageSpec
 from tests.builders import a_file_ref, a_sha
 
@@ -39,6 +40,8 @@ class Users:
         self.jobs: dict[str, str] = {}
         """Tenant by job."""
         self._bases = 1
+        self._leases: list[LeaseDevices] = []
+        """Leases of services that may still be extended or given back."""
 
     def begin(self) -> None:
         self.register_base(1)
@@ -160,6 +163,33 @@ class Users:
     def resize(self, capacity: Mapping[str, int]) -> None:
         for pool, nodes in capacity.items():
             self.world.send(SetPoolCapacity(pool=pool, nodes=nodes), writer="admin")
+
+    def lease(self, rng: random.Random) -> None:
+        """As scoring and serving do: ask for devices, extend the lease or give it back, and at times forget it."""
+        deed = rng.choice(("ask", "ask", "extend", "return", "forget")) if self._leases else "ask"
+        if deed == "ask":
+            self._ask(f"lease-{rng.getrandbits(32)}", rng.choice(list(CAPACITY)), rng.choice((1, 1, 2)), rng)
+            return
+        lease = rng.choice(self._leases)
+        if deed == "extend":
+            self._ask(lease.lease_id, lease.pool, lease.devices, rng)
+            return
+        self._leases.remove(lease)
+        if deed == "return":
+            self.world.send(ReturnDevices(lease_id=lease.lease_id), writer=lease.holder)
+
+    def _ask(self, lease_id: str, pool: str, devices: int, rng: random.Random) -> None:
+        holder, purpose = rng.choice((("evaluator", "scoring"), ("serving_controller", "serving")))
+        command = LeaseDevices(
+            lease_id=lease_id,
+            holder=holder,
+            purpose=purpose,
+            pool=pool,
+            devices=devices,
+            until=self.world.clock.utc + timedelta(seconds=rng.uniform(20, 200)),
+        )
+        self._leases = [each for each in self._leases if each.lease_id != lease_id] + [command]
+        self.world.send(command, writer=holder)
 
     def drift(self) -> None:
         """The base model's name points to other files, or back to the first ones."""

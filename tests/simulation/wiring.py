@@ -19,6 +19,7 @@ import services.evaluator.handlers.gate
 import services.provisioner.handlers
 import services.provisioner.handlers.apply
 import services.provisioner.handlers.cluster
+import services.provisioner.handlers.leases
 import services.provisioner.handlers.machines
 import services.provisioner.handlers.messages
 import services.provisioner.handlers.pools
@@ -56,6 +57,7 @@ STORES = {
     provisioner: (
         services.provisioner.handlers.apply,
         services.provisioner.handlers.cluster,
+        services.provisioner.handlers.leases,
         services.provisioner.handlers.machines,
         services.provisioner.handlers.messages,
         services.provisioner.handlers.pools,
@@ -155,6 +157,8 @@ def in_memory() -> Iterator[None]:
         for module in TIMED:
             patch.setattr(module, "time", _MachineClock, raising=False)
         patch.setattr(services.scheduler.handlers, "to_thread", _at_once)
+        # Devices are leased by the simulation's users: no replica of it leases any.
+        patch.setattr(services.serving_controller.handlers.holder, "listen", _ignore)
         patch.setattr(services.serving_controller.handlers.steps, "log", _Silence())
         patch.setattr(services.serving_controller.handlers.steps, "uuid4", _next_uuid)
         patch.setattr(services.serving_controller.handlers.steps, "probe", serving.Probe)

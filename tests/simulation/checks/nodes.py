@@ -25,7 +25,11 @@ class NodeChecks:
             "NodesProvisioned": self.provisioned,
             "ProvisioningFailed": self.was_not_provisioned,
             "NodesReleased": self.was_released,
+            "DevicesLeased": self.leased,
+            "DeviceLeaseEnded": self.lease_ended,
         }
+        self._leases: dict[str, tuple[str, int, tuple[int, ...]]] = {}
+        """Pool, machine and devices of each lease that has not ended."""
 
     def provisioned(self, event: Any, unit: Unit) -> None:
         name = (event.job_id, event.attempt)
@@ -45,6 +49,17 @@ class NodeChecks:
             self._world.alarm("released twice", f"{name} is called not provisioned after it was released")
         self.unprovisioned.add(name)
         self._nothing_is_left(name)
+
+    def leased(self, event: Any, unit: Unit) -> None:
+        place = (event.pool, event.machine, event.devices)
+        if self._leases.setdefault(event.lease_id, place) != place:
+            self._world.alarm("lease moved", f"{event.lease_id} is at {place} now")
+        for lease_id, (pool, _, devices) in self._leases.items():
+            if lease_id != event.lease_id and pool == event.pool and {*devices} & {*event.devices}:
+                self._world.alarm("capacity", f"{event.lease_id} and {lease_id} have {devices} of {pool}")
+
+    def lease_ended(self, event: Any, unit: Unit) -> None:
+        self._leases.pop(event.lease_id, None)
 
     def reserved(self, kernel: "Kernel", record: Record) -> None:
         """The provisioner took note of a JobScheduled."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from services.provisioner.machines import Cordon, Failure
-from services.provisioner.model import Attempt, AttemptState, Pool
+from services.provisioner.model import Attempt, AttemptState, Lease, LeaseState, Pool
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -25,7 +25,21 @@ async def lock_pools(conn: Tables) -> dict[str, Pool]:
 
 def _with_leases(conn: Tables, pool: Pool) -> Pool:
     cordoned = sorted(cordon.machine for cordon in conn.rows("cordon") if cordon.pool == pool.name)
-    return replace(pool, leased=leased_in(conn, pool.name), cordoned=tuple(cordoned))
+    open_leases = [
+        lease
+        for lease in conn.rows("service_lease")
+        if lease.pool == pool.name and lease.state is not LeaseState.ENDED
+    ]
+    leases = tuple(sorted(open_leases, key=lambda lease: (lease.asked_at, lease.lease_id)))
+    return replace(pool, leased=leased_in(conn, pool.name), leases=leases, cordoned=tuple(cordoned))
+
+
+async def find_lease(conn: Tables, lease_id: str) -> Lease | None:
+    return conn.get("service_lease", lease_id)  # type: ignore[no-any-return]
+
+
+async def save_lease(conn: Tables, lease: Lease) -> None:
+    conn.put("service_lease", lease.lease_id, lease)
 
 
 async def save_pool(conn: Tables, pool: Pool) -> None:
@@ -144,5 +158,7 @@ def leased_in(conn: Tables, pool: str) -> dict[int, frozenset[int]]:
 
 
 def leases_in(conn: Tables, pool: str) -> list[tuple[int, tuple[int, ...]]]:
-    """Machine and devices of each node that is held."""
-    return [lease for name, leases in conn.rows("holding") if name == pool for lease in leases]
+    """Machine and devices of each node and of each lease."""
+    nodes = [lease for name, leases in conn.rows("holding") if name == pool for lease in leases]
+    held = [lease for lease in conn.rows("service_lease") if lease.pool == pool and lease.devices]
+    return nodes + [(lease.machine, lease.devices) for lease in held]
