@@ -98,6 +98,10 @@ class TestPages:
                 in words_of(await person.get(path))
             )
 
+    async def test_of_a_pool_say_what_services_lease_of_it(self, person, shown):
+        words = words_of(await person.get("/"))
+        assert "1 of 4 nodes of 8 devices leased: 2 held by serving, 1 kept for scoring" in words
+
     async def test_of_a_job_show_its_numbers_with_units(self, person, shown):
         answer = await person.get(f"/jobs/{shown.running}")
         assert f'step={NUM_STEPS}"' in answer.text, "the stream begins after what the page draws"
