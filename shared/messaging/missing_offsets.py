@@ -39,7 +39,7 @@ class MissingOffsets:
         """Seek to the first record of each of these partitions, and report the records that are gone."""
         # Where the topic was created again, the offset is that of another log.
         ours = consumer.assignment() - self._ids.strange
-        first = await self._ids.first_offsets(consumer, self.partitions.keys() & ours)
+        first = await self._ids.first_offsets(consumer, [each for each in self.partitions if each in ours])
         missing = {each: self.partitions[each] for each in first}
         await self._report(consumer, missing, first)
         for each in missing.keys() & consumer.assignment():
