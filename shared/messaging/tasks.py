@@ -29,7 +29,7 @@ from shared.postgres.database import (
     lock_name,
 )
 from shared.retry import A_DAY, FOR_EVER, RetryPolicy, retry_until_available
-from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_SET_ASIDE, TASKS_WAITING
+from shared.telemetry.metrics import TASK_SECONDS, TASKS, TASKS_DUE, TASKS_SET_ASIDE, TASKS_WAITING
 from shared.telemetry.tracing import span
 from shared.text import storable
 
@@ -110,6 +110,8 @@ SET_ASIDE = """
 
 COUNT = """
     SELECT kind, count(*) FILTER (WHERE away_since IS NOT NULL AND set_aside_at IS NULL) AS waiting,
+           count(*) FILTER (WHERE away_since IS NULL AND set_aside_at IS NULL
+                              AND not_before <= statement_timestamp()) AS due,
            count(set_aside_at) AS set_aside
       FROM task GROUP BY kind"""
 
@@ -212,6 +214,7 @@ class Tasks:
         counts = {row["kind"]: row for row in await self._database.fetch(COUNT)}
         for kind in self._kinds:
             row = counts.get(kind.name)
+            TASKS_DUE.labels(self._service, kind.name).set(row["due"] if row else 0)
             TASKS_WAITING.labels(self._service, kind.name).set(row["waiting"] if row else 0)
             TASKS_SET_ASIDE.labels(self._service, kind.name).set(row["set_aside"] if row else 0)
 

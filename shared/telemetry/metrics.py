@@ -58,6 +58,9 @@ JOBS_OVERDUE = Gauge(
     "jobs_overdue", "Jobs that have stayed in a state for a minute beyond its deadline", ["state"]
 )
 TASKS = Counter("tasks_total", "Leased tasks that reached an end", ["service", "kind", "outcome"])
+TASKS_DUE = Gauge(
+    "tasks_due", "Leased tasks that run, or that wait for a process that has room", ["service", "kind"]
+)
 TASKS_WAITING = Gauge(
     "tasks_waiting", "Leased tasks that wait for something that is away", ["service", "kind"]
 )

@@ -17,7 +17,7 @@ from shared.messaging.tasks import FREE_OWN, RENEW, TaskKind, Tasks, unavailable
 from shared.messaging.unit import Task, Unit
 from shared.postgres.database import is_unavailable
 from shared.retry import RetryPolicy
-from shared.telemetry.metrics import TASKS_SET_ASIDE, TASKS_WAITING
+from shared.telemetry.metrics import TASKS_DUE, TASKS_SET_ASIDE, TASKS_WAITING
 from tests.integration.kernel.conftest import new_key, until
 from tests.integration.kernel.shaky import Shaky, database
 
@@ -133,9 +133,12 @@ class TestWhatATaskNeedsIsAway:
         chores = Chores(database, StorageUnavailable("GET x"), ValueError("its own"))
         key, tasks, kind = await chores.start(), chores.tasks(), chores.kind(attempts=3)
         tasks.on(kind)
+        await tasks.measure()
+        assert TASKS_DUE.labels("tracker", "Chore")._value.get() == 1
         await tasks._work_next(kind)
         await tasks.measure()
         assert TASKS_WAITING.labels("tracker", "Chore")._value.get() == 1
+        assert TASKS_DUE.labels("tracker", "Chore")._value.get() == 0
         await tasks._work_next(kind)
         await tasks.measure()
         assert TASKS_WAITING.labels("tracker", "Chore")._value.get() == 0
