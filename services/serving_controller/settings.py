@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.serving_controller.clients.local import Engine
+from services.serving_controller.clients.local import LOOPBACK, Engine
 from services.serving_controller.decide.pools import Policy
 from shared.device_leases.holder import DeviceLeases
 from shared.settings import ServiceSettings
@@ -33,6 +33,9 @@ class Settings(ServiceSettings):
     """How long a replica outlives the last lease of its devices that was confirmed; it is extended five times
     within it."""
 
+    replica_host: str = LOOPBACK
+    """Address of this machine at which replicas listen and are asked. Another one than the default lets gateways and
+    evaluators of other machines ask them, who need the files of `keys_dir` too."""
     replicas_per_pool: PositiveInt = 1
     serve_base_models: bool = True
     """Start a base model's replicas at its registration; else at the first approval of an adapter."""
@@ -107,6 +110,7 @@ class Settings(ServiceSettings):
     @property
     def engine(self) -> Engine:
         return Engine(
+            host=self.replica_host,
             dtype=self.dtype,
             enforce_eager=self.enforce_eager,
             one_process=self.one_process,

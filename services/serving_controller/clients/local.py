@@ -33,7 +33,7 @@ from shared.processes.spawn import Detached, own_files
 from shared.processes.tail import last_lines
 from shared.tls import Tls
 
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 KILL_SECONDS = 20.0
 LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
@@ -61,6 +61,8 @@ LONGEST = -1
 class Engine:
     """How vLLM is started on this machine."""
 
+    host: str = LOOPBACK
+    """Address of this machine at which replicas listen, and under which others ask them."""
     dtype: str = "float32"
     enforce_eager: bool = True
     one_process: bool = True
@@ -91,7 +93,7 @@ class Engine:
         options = [
             f"--model={spec.model_dir}",
             f"--served-model-name={spec.served_name}",
-            f"--host={HOST}",
+            f"--host={self.host}",
             f"--port={port}",
             f"--dtype={self.dtype}",
             f"--max-num-seqs={self.max_num_seqs}",
@@ -152,7 +154,7 @@ class Engine:
             "VLLM_LOG_STATS_INTERVAL": "3600",
             # It is compiled when a replica starts, by a compiler of CUDA, which no image has.
             "VLLM_USE_FLASHINFER_SAMPLER": "0",
-            "VLLM_HOST_IP": HOST,
+            "VLLM_HOST_IP": LOOPBACK,
             # Of sockets between its processes, whose paths may have 107 characters: in the replica's folder.
             "VLLM_RPC_BASE_PATH": ".",
             "GLOO_SOCKET_IFNAME": "lo",
@@ -221,7 +223,7 @@ class LocalBackend:
     def _start(self, spec: ReplicaSpec) -> None:
         folder = self.folder(spec.replica_id)
         _prepare(folder)
-        port = free_port(HOST)
+        port = free_port(self._engine.host)
         self._keys_dir.mkdir(parents=True, exist_ok=True)
         self._keys_dir.chmod(0o700)
         digests = {
@@ -229,7 +231,8 @@ class LocalBackend:
             guard.MANAGEMENT_DIGEST: _new_key(folder / MANAGEMENT_KEY),
         }
         write_whole(folder / "port", f"{port}\n")
-        start = {"incarnation": spec.incarnation, "url": f"{self._engine.scheme}://{HOST}:{port}"}
+        url = f"{self._engine.scheme}://{self._engine.host}:{port}"
+        start = {"incarnation": spec.incarnation, "url": url}
         write_whole(folder / "replica.json", json.dumps(start))
         environment = {**self._environment(folder), **digests, **spec.devices}
         if spec.lease_seconds is not None:

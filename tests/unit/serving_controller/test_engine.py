@@ -39,6 +39,13 @@ def test_a_model_is_shared_over_the_devices_of_its_replica(spec: ReplicaSpec):
     assert not any("tensor-parallel" in option for option in Engine().argv(spec, 8000))
 
 
+def test_it_listens_where_it_is_asked_to_and_talks_to_itself_on_this_machine(spec: ReplicaSpec):
+    assert "--host=127.0.0.1" in Engine().argv(spec, 8000)
+    elsewhere = Engine(host="10.0.0.7")
+    assert "--host=10.0.0.7" in elsewhere.argv(spec, 8000)
+    assert elsewhere.environment()["VLLM_HOST_IP"] == "127.0.0.1"
+
+
 def test_adapters_are_taken_on_the_layers_that_were_named(spec: ReplicaSpec):
     some = replace(spec, adapter_layers=("k_proj", "q_proj"))
     *_, option, first, second = Engine().argv(some, 8000)
