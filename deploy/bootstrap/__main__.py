@@ -32,6 +32,7 @@ NOT_THERE_YET = (
 def site_of(settings: Settings) -> Site:
     return Site(
         kafka_bootstrap=settings.kafka_bootstrap,
+        kafka_mechanism=settings.kafka_mechanism,
         postgres_address=settings.postgres_address,
         s3_endpoint=settings.s3_endpoint,
         secret=settings.password,

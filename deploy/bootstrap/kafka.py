@@ -23,7 +23,11 @@ def administrator(site: Site) -> AbstractAsyncContextManager[AIOKafkaAdminClient
     """A client with the rights of the broker itself."""
     password = site.kafka_password(KAFKA_SUPER_USER)
     return administration.administrator(
-        site.kafka_bootstrap, KAFKA_SUPER_USER, password, ca_file=site.ca_file
+        site.kafka_bootstrap,
+        KAFKA_SUPER_USER,
+        password,
+        ca_file=site.ca_file,
+        mechanism=site.kafka_mechanism,
     )
 
 

@@ -1,7 +1,7 @@
 """Typed environment of `python -m deploy.bootstrap`."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -37,6 +37,9 @@ class Settings(BaseSettings):
     )
 
     kafka_bootstrap: str
+    kafka_mechanism: Literal["SCRAM-SHA-512", "PLAIN"] = "SCRAM-SHA-512"
+    """How the broker's own user logs in; PLAIN is for a Kafka that starts without users of SCRAM, at a listener that
+    knows this one alone. All users that are made log in by SCRAM-SHA-512."""
     postgres_address: str
     """`host:port`"""
     s3_endpoint: str

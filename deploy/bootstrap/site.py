@@ -30,6 +30,8 @@ class Site:
     s3_endpoint: str
     secret: Callable[[str], str]
     """The password called `kafka:<user>`, `postgres:<role>`, `s3:<user>`, `admin-key` or `api-key:<tenant>`."""
+    kafka_mechanism: str = "SCRAM-SHA-512"
+    """How the broker's own user logs in."""
     topics: KafkaTopics = field(default_factory=KafkaTopics)
     ca_file: Path | None = None
     """Authorities that every server is verified with over TLS; None: plain text."""

@@ -22,12 +22,19 @@ def complete(compose: str, known: str) -> str:
     return known + "".join(new)
 
 
-def main(root: Path = REPOSITORY) -> None:
+def write(root: Path = REPOSITORY) -> Path:
+    """Complete `.env`, readable by its owner alone, and return where it is."""
     path = root / ".env"
     known = path.read_text() if path.exists() else ""
-    text = complete((root / "docker-compose.yml").read_text(), known)
-    write_whole(path, text)
-    print(f"{path}: {text.count('SECRET_')} passwords, {known.count('SECRET_')} of them known before")
+    write_whole(path, complete((root / "docker-compose.yml").read_text(), known))
+    return path
+
+
+def main(root: Path = REPOSITORY) -> None:
+    known = root / ".env"
+    before = known.read_text().count("SECRET_") if known.exists() else 0
+    path = write(root)
+    print(f"{path}: {path.read_text().count('SECRET_')} passwords, {before} of them known before")
 
 
 if __name__ == "__main__":

@@ -87,10 +87,16 @@ class ClientQuotas:
 
 @asynccontextmanager
 async def administrator(
-    bootstrap: str, user: str, password: str, *, ca_file: Path | None = None
+    bootstrap: str,
+    user: str,
+    password: str,
+    *,
+    ca_file: Path | None = None,
+    mechanism: str = "SCRAM-SHA-512",
 ) -> AsyncIterator[AIOKafkaAdminClient]:
     """Start an admin client with this user's rights and close it at the end."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **sasl(user, password, ca_file=ca_file))
+    login = sasl(user, password, ca_file=ca_file, mechanism=mechanism)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **login)
     try:
         await admin.start()
         yield admin

@@ -98,13 +98,15 @@ def kafka_producer(
     return producer
 
 
-def sasl(username: str, password: str, *, ca_file: Path | None = None) -> dict[str, Any]:
+def sasl(
+    username: str, password: str, *, ca_file: Path | None = None, mechanism: str = "SCRAM-SHA-512"
+) -> dict[str, Any]:
     """Return the keyword arguments that log any aiokafka client in: over TLS if there are authorities."""
     context = client_context(ca_file)
     return {
         "security_protocol": "SASL_SSL" if context else "SASL_PLAINTEXT",
         "ssl_context": context,
-        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_mechanism": mechanism,
         "sasl_plain_username": username,
         "sasl_plain_password": password,
     }

@@ -84,3 +84,14 @@ def test_a_missing_password_is_named(environment: pytest.MonkeyPatch):
     site = site_of(Settings())
     with pytest.raises(SystemExit, match=r"^SECRET_KAFKA_TENANT_DEMO is not set; .*passwords from .env$"):
         site.kafka_password("tenant-demo")
+
+
+def test_the_brokers_user_logs_in_as_the_environment_says(environment: pytest.MonkeyPatch):
+    assert site_of(Settings()).kafka_mechanism == "SCRAM-SHA-512"
+    environment.setenv("KAFKA_MECHANISM", "PLAIN")
+    assert site_of(settings_of_the_environment()).kafka_mechanism == "PLAIN"
+    environment.setenv("KAFKA_MECHANISM", "OAUTHBEARER")
+    with pytest.raises(
+        SystemExit, match=r"^KAFKA_MECHANISM: found 'OAUTHBEARER': .*'SCRAM-SHA-512' or 'PLAIN'$"
+    ):
+        settings_of_the_environment()
