@@ -6,8 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.kubernetes import definitions
 from deploy.kubernetes.cluster import NODES, KubernetesCluster
-from deploy.kubernetes.programs import VERSION, set_up
+from deploy.kubernetes.programs import GO_AT_LEAST, VERSION, set_up
+from deploy.local.binaries import go
 from deploy.local.errors import StackError
 
 DONE = 0
@@ -36,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _setup(_: argparse.Namespace) -> int:
+    print(f"definitions of resources  {definitions.set_up(go(GO_AT_LEAST))[0].parent}")
     print(f"Kubernetes {VERSION}  {set_up()['kube-apiserver'].parent}")
     return DONE
 

@@ -1,4 +1,4 @@
-"""The programs of a Kubernetes control plane, built by Go once per user from the modules that `go/` pins."""
+"""Kubernetes' control plane and kubectl, built by Go once per user from the modules that `go/` pins."""
 
 import os
 import subprocess
@@ -17,6 +17,7 @@ PACKAGES: Mapping[str, str] = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
 GO_AT_LEAST = (1, 26)
 PARALLEL = 2

@@ -1,4 +1,4 @@
-"""The jars of Kafka, exactly those of `jars.lock`: from the cache, by Maven, or by jgo as a plain fetcher."""
+"""Jars of a lock file, such as those of Kafka: from the cache, by Maven, or by jgo as a plain fetcher."""
 
 import hashlib
 import shutil
@@ -44,7 +44,9 @@ def kafka_jars() -> list[Path]:
     version = next(jar.version for jar in jars if jar.artifact == "kafka_2.13")
     name = f"kafka-{version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     folder = cached(
-        name, is_complete=lambda entry: not wrong_jars(entry, jars), make=lambda draft: fetch(draft, jars)
+        name,
+        is_complete=lambda entry: not wrong_jars(entry, jars),
+        make=lambda draft: fetch(draft, jars, POM),
     )
     return [folder / jar.file for jar in jars]
 
@@ -58,10 +60,11 @@ def _is_as_locked(path: Path, jar: Jar) -> bool:
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == jar.sha256
 
 
-def fetch(folder: Path, jars: tuple[Jar, ...]) -> None:
+def fetch(folder: Path, jars: tuple[Jar, ...], pom: Path) -> None:
+    """Fetch what `pom` names, exactly as it is locked. Raises MissingPart."""
     tried = []
     if shutil.which("mvn"):
-        tried.append(f"mvn: {fetch_with_maven(folder)}")
+        tried.append(f"mvn: {fetch_with_maven(folder, pom)}")
     wrong = wrong_jars(folder, jars)
     if wrong:
         tried.append(f"jgo: {fetch_with_jgo(folder, wrong)}")
@@ -69,18 +72,18 @@ def fetch(folder: Path, jars: tuple[Jar, ...]) -> None:
     if wrong:
         missing = ", ".join(jar.file for jar in wrong[:3])
         raise MissingPart(
-            f"{len(wrong)} of {len(jars)} Kafka jars are missing ({missing} …): check the network, or "
+            f"{len(wrong)} of {len(jars)} jars are missing ({missing} …): check the network, or "
             f"set RETUNE_MAVEN_URL to a Maven repository that you can reach [{'; '.join(tried)}]"
         )
 
 
-def fetch_with_maven(folder: Path) -> str:
+def fetch_with_maven(folder: Path, pom: Path) -> str:
     """Maven honours the mirrors of the user's settings. Returns its last words."""
-    pom = shutil.copy(POM, folder)
+    pom = Path(shutil.copy(pom, folder))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    Path(pom).unlink()
+    pom.unlink()
     return (done.stdout + done.stderr).strip()[-200:]
 
 

@@ -208,4 +208,4 @@ def test_without_a_repository_the_missing_jars_are_named(bare, capsys):
     code, message = refusal(capsys, "setup")
     total = len(jars.locked_jars(jars.LOCK.read_text()))
     assert code == 3
-    assert message.startswith(f"{total} of {total} Kafka jars are missing (")
+    assert message.startswith(f"{total} of {total} jars are missing (")

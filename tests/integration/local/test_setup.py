@@ -86,7 +86,7 @@ def test_jars_are_fetched_without_maven(bare_path: Path, monkeypatch: pytest.Mon
     folder = kept[locked[0].file].parent.parent / f"draft-{os.getpid()}"
     folder.mkdir()
     try:
-        jars.fetch(folder, locked)
+        jars.fetch(folder, locked, jars.POM)
         assert jars.wrong_jars(folder, locked) == []
     finally:
         shutil.rmtree(folder)

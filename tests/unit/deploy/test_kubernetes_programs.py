@@ -10,7 +10,7 @@ from deploy.local.errors import MissingPart
 BUILDS = """#!/bin/sh
 for number in $(seq 250); do echo "k8s.io/package/$number" >&2; done
 while [ "$1" != -o ]; do shift; done
-for name in etcd kube-apiserver kube-controller-manager kube-scheduler; do touch "$2$name"; chmod +x "$2$name"; done
+for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubectl; do touch "$2$name"; chmod +x "$2$name"; done
 """
 FAILS = "#!/bin/sh\necho 'go: no such host' >&2\nexit 1\n"
 
