@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from deploy.daemons import START_SECONDS, Daemons
+from deploy.kubernetes.kubelet import CLUSTER_MARK
 from deploy.kubernetes.programs import programs
 from deploy.local.errors import StackError
 from shared.files import write_whole
@@ -34,7 +35,6 @@ from shared.processes.environment import inherited
 
 NODES = 3
 LOOPBACK = "127.0.0.1"
-MARK = "RETUNE_KUBERNETES"
 NAMESPACE = "retune"
 PROVISIONER = "retune-provisioner"
 ROLE = Path(__file__).with_name("role.yaml")
@@ -45,6 +45,7 @@ CONTROLLERS = (
     *("job-controller", "pod-garbage-collector-controller", "node-lifecycle-controller"),
     *("taint-eviction-controller", "garbage-collector-controller", "namespace-controller"),
     *("ttl-after-finished-controller", "disruption-controller", "podgroup-protection-controller"),
+    *("statefulset-controller", "persistentvolume-binder-controller"),
 )
 
 AUDIT = """\
@@ -71,7 +72,7 @@ class KubernetesCluster:
     def __init__(self, folder: Path, *, nodes: int = NODES, lost_after_seconds: int = 6) -> None:
         self._folder = folder.absolute()
         self._programs = programs()
-        self._daemons = Daemons(self._folder, mark=MARK)
+        self._daemons = Daemons(self._folder, mark=CLUSTER_MARK)
         self._lost_after_seconds = lost_after_seconds
         self._etcd = f"http://{LOOPBACK}:{free_port(LOOPBACK)}"
         self._peers = f"http://{LOOPBACK}:{free_port(LOOPBACK)}"

@@ -2,14 +2,16 @@
 
 It keeps what a backend relies on: the node's lease, the phase of each pod and its container's exit code, SIGTERM and
 the grace of a deletion, and that a pod's object goes away only after its processes. It knows one container per pod,
-environment by value, field and secret, and volumes as folders, those of secrets too: a path of the environment that
-lies in a volume is replaced by that of its folder, since a process sees the machine's files. Images, probes and
-limits it passes over.
+environment by value, field, secret and ConfigMap, startup and readiness probes by HTTP, and volumes as folders: of
+the pod, of all pods that have the claim, or with the files of a ConfigMap or a secret. A path of the environment that lies in a
+volume is replaced by that of its folder, since a process sees the machine's files. The image of every pod is this
+machine with its Python. Liveness probes, hooks and limits it passes over, and it starts no container again.
 """
 
 import asyncio
 import base64
 import json
+import os
 import re
 import signal
 import ssl
@@ -38,6 +40,9 @@ CAPACITY = {"cpu": "8", "memory": "64Gi", "pods": "20", "nvidia.com/gpu": "8"}
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 PATCH = "application/strategic-merge-patch+json"
 MARK = "RETUNE_POD"
+CLUSTER_MARK = "RETUNE_KUBERNETES"
+"""Variable by which the cluster ends all that is left of it."""
+PROBES = ("startupProbe", "readinessProbe")
 
 Object = Mapping[str, Any]
 
@@ -130,10 +135,41 @@ class Pod:
         except OSError as error:
             await self._report("Failed", _ended(128, "StartError", str(error)))
             return
-        await self._report("Running", {"running": {"startedAt": _now()}})
+        running = {"running": {"startedAt": _now()}}
+        await self._report("Running", running, is_ready=not any(name in self._container for name in PROBES))
+        probing = asyncio.create_task(self._follow_probes(running))
         code = await self._followed(process)
+        probing.cancel()
+        await asyncio.wait({probing})
         await self._clear()
         await self._report("Failed" if code else "Succeeded", _ended(code, "Error" if code else "Completed"))
+
+    async def _follow_probes(self, running: Object) -> None:
+        """Report whether the container is ready, whenever that changes: first it has to start."""
+        probes = [self._container[name] for name in PROBES if name in self._container]
+        was_ready = False
+        while probes:
+            answered = await self._answers(probes[0])
+            if answered and len(probes) > 1:
+                del probes[0]
+                continue
+            if answered != was_ready:
+                await self._report("Running", running, is_ready=answered)
+            was_ready = answered
+            await asyncio.sleep(probes[0]["periodSeconds"])
+
+    async def _answers(self, probe: Object) -> bool:
+        """Whether what the probe asks for is there; it asks once."""
+        asked = probe["httpGet"]
+        ports = {port["name"]: port["containerPort"] for port in self._container.get("ports", ())}
+        url = f"http://{ADDRESS}:{ports.get(asked['port'], asked['port'])}{asked['path']}"
+        try:
+            async with aiohttp.request(
+                "GET", url, timeout=aiohttp.ClientTimeout(probe["timeoutSeconds"])
+            ) as answer:
+                return answer.ok
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     async def _followed(self, process: Process) -> int:
         """Wait for the container's end; on a deletion ask for it, and at the end of the grace kill."""
@@ -152,13 +188,13 @@ class Pod:
         return code if code >= 0 else 128 - code
 
     async def _start(self) -> Process:
-        await self._write_secrets()
         environment = await self._environment()
         argv = [
             _expanded(word, environment)
             for word in (*self._container.get("command", ()), *self._container.get("args", ()))
         ]
         self._folder.mkdir(parents=True, exist_ok=True)
+        await self._write_files()
         with (self._folder / "log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 *argv,
@@ -171,33 +207,60 @@ class Pod:
             )
 
     async def _environment(self) -> dict[str, str]:
-        environment = dict(inherited())
+        environment = dict(inherited(CLUSTER_MARK))
+        environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment.get("PATH", "")))
         for source in self._container.get("envFrom", ()):
-            environment |= await self._secret(source["secretRef"]["name"])
+            if "secretRef" in source:
+                environment |= await self._secret(source["secretRef"]["name"])
+            else:
+                environment |= await self._config_map(source["configMapRef"]["name"])
         for entry in self._container.get("env", ()):
             value = entry.get("value")
             if value is None and "fieldRef" in entry.get("valueFrom", {}):
                 value = self._field(entry["valueFrom"]["fieldRef"]["fieldPath"])
             elif value is None:
                 reference = entry["valueFrom"]["secretKeyRef"]
-                value = (await self._secret(reference["name"]))[reference["key"]]
+                value = (await self._secret(reference["name"])).get(reference["key"])
+                if value is None and reference.get("optional"):
+                    continue
+                if value is None:
+                    raise FileNotFoundError(f"secret {reference['name']} has no key {reference['key']}")
             environment[entry["name"]] = self._in_volume(_expanded(value, environment), environment)
         return environment
 
-    async def _write_secrets(self) -> None:
+    async def _write_files(self) -> None:
+        """Write the files of ConfigMaps and secrets into their volumes."""
         for volume in self._content["spec"].get("volumes", ()):
-            if secret := volume.get("secret"):
-                folder = self._folder / "volumes" / volume["name"]
-                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                for key, value in (await self._secret(secret["secretName"])).items():
-                    write_whole(folder / key, value)
+            files: Mapping[str, str] = {}
+            if "configMap" in volume:
+                files = await self._config_map(volume["configMap"]["name"])
+            elif "secret" in volume:
+                files = await self._secret(volume["secret"]["secretName"])
+            for name, text in files.items():
+                write_whole(self._volume(volume["name"]) / name, text)
+
+    def _volume(self, name: str) -> Path:
+        """Return the folder of a volume: that of a claim is everybody's who has it, on any node."""
+        volumes = {volume["name"]: volume for volume in self._content["spec"].get("volumes", ())}
+        claim = volumes.get(name, {}).get("persistentVolumeClaim")
+        cluster = self._folder.parents[1]
+        folder: Path = cluster / "claims" / claim["claimName"] if claim else self._folder / "volumes" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
 
     async def _secret(self, name: str) -> dict[str, str]:
+        data = await self._data("secrets", name)
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
+
+    async def _config_map(self, name: str) -> dict[str, str]:
+        return dict(await self._data("configmaps", name))
+
+    async def _data(self, kind: str, name: str) -> Mapping[str, str]:
         namespace = self._content["metadata"]["namespace"]
-        status, secret = await self._api.ask("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+        status, answer = await self._api.ask("GET", f"/api/v1/namespaces/{namespace}/{kind}/{name}")
         if status >= 400:
-            raise FileNotFoundError(f"secret {name}: {secret.get('message')}")
-        return {key: base64.b64decode(value).decode() for key, value in secret.get("data", {}).items()}
+            raise FileNotFoundError(f"{kind} {name}: {answer.get('message')}")
+        return answer.get("data", {})  # type: ignore[no-any-return]
 
     def _field(self, path: str) -> str:
         if path in {"status.podIP", "status.hostIP"}:
@@ -211,10 +274,8 @@ class Pod:
         for mount in self._container.get("volumeMounts", ()):
             place = mount["mountPath"]
             if value == place or value.startswith(f"{place}/"):
-                folder = self._folder / "volumes" / mount["name"]
-                folder.mkdir(parents=True, exist_ok=True)
                 within = _expanded(mount.get("subPathExpr", ""), environment)
-                return f"{folder / within}{value.removeprefix(place)}"
+                return f"{self._volume(mount['name']) / within}{value.removeprefix(place)}"
         return value
 
     async def _clear(self) -> None:
@@ -222,18 +283,17 @@ class Pod:
         left = await asyncio.to_thread(kill_marked, f"{MARK}={self._uid}", timeout_seconds=KILL_SECONDS)
         assert not left, f"processes {left} of {self._path} survive SIGKILL"
 
-    async def _report(self, phase: str, state: Object) -> None:
-        is_running = "running" in state
+    async def _report(self, phase: str, state: Object, *, is_ready: bool = False) -> None:
         container = {
             "name": self._container["name"],
             "image": self._container["image"],
             "imageID": "",
             "restartCount": 0,
-            "ready": is_running,
-            "started": is_running,
+            "ready": is_ready,
+            "started": is_ready,
             "state": state,
         }
-        ready = {"type": "Ready", "status": str(is_running), "lastTransitionTime": _now()}
+        ready = {"type": "Ready", "status": str(is_ready), "lastTransitionTime": _now()}
         status = {
             "phase": phase,
             "podIP": ADDRESS,
