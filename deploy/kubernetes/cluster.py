@@ -37,7 +37,7 @@ NODES = 3
 LOOPBACK = "127.0.0.1"
 NAMESPACE = "retune"
 PROVISIONER = "retune-provisioner"
-ROLE = Path(__file__).with_name("role.yaml")
+ROLE = Path(__file__).parent / "pools/role.yaml"
 REQUEST_SECONDS = 10.0
 GANG_GATES = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 GANG_API = "scheduling.k8s.io/v1alpha2"

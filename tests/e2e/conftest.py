@@ -143,17 +143,24 @@ async def running_platform(folder: Path, *, tls: bool = False) -> AsyncIterator[
     stack = Stack(folder / "state", tenants=("demo", "other"), tls=tls)
     await stack.up()
     try:
-        env = stack.operator_env()
-        http = openai.DefaultAsyncHttpxClient(verify=client_context(stack.state.ca_file) or True)
-        client = openai.AsyncOpenAI(
-            base_url=env["RETUNE_BASE_URL"], api_key=env["RETUNE_API_KEY"], http_client=http
-        )
-        platform = Platform(stack, folder, client)
-        await asyncio.to_thread(_register, platform)
-        yield platform
-        await client.close()
+        async with with_models(stack, folder) as platform:
+            yield platform
     finally:
         await stack.down()
+
+
+@asynccontextmanager
+async def with_models(stack: Stack, folder: Path) -> AsyncIterator[Platform]:
+    """A stack whose services answer, with the base model, the benchmark and the suites."""
+    env = stack.operator_env()
+    http = openai.DefaultAsyncHttpxClient(verify=client_context(stack.state.ca_file) or True)
+    client = openai.AsyncOpenAI(
+        base_url=env["RETUNE_BASE_URL"], api_key=env["RETUNE_API_KEY"], http_client=http
+    )
+    platform = Platform(stack, folder, client)
+    await asyncio.to_thread(_register, platform)
+    yield platform
+    await client.close()
 
 
 def _register(platform: Platform) -> None:

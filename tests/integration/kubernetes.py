@@ -42,9 +42,11 @@ def pod_of(kubernetes: KubernetesCluster, name: str, index: int) -> str:
     )
 
 
-def put_secret(kubernetes: KubernetesCluster, name: str, values: Mapping[str, str]) -> None:
+def put_secret(
+    kubernetes: KubernetesCluster, name: str, values: Mapping[str, str], *, namespace: str = NAMESPACE
+) -> None:
     body = {"metadata": {"name": name}, "stringData": dict(values)}
-    kubernetes.request("POST", f"{PLACE}/secrets", body)
+    kubernetes.request("POST", f"/api/v1/namespaces/{namespace}/secrets", body)
 
 
 def evict(kubernetes: KubernetesCluster, pod: str) -> None:

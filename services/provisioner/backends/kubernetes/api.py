@@ -1,6 +1,6 @@
 """What is asked of a Kubernetes API server: JSON by the paths of its resources, with errors that name them.
 
-deploy/kubernetes/role.yaml has the rights that this needs.
+deploy/kubernetes/pools/role.yaml has the rights that this needs.
 """
 
 import json
