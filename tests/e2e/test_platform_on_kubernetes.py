@@ -1,8 +1,10 @@
 """The platform from its manifests: bootstrap, twelve services and the nodes of a job are pods of Kubernetes."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,20 +97,29 @@ async def test_every_pod_becomes_ready_by_its_probes_and_a_job_ends_as_a_model_t
     [bootstrap] = [job for job in kubectl.items("jobs") if job["metadata"]["name"] == "bootstrap"]
     assert bootstrap["status"]["succeeded"] == 1
     async with with_models(stack, tmp_path) as platform:
-        await _run(platform)
-    attempts = [
-        each
-        for each in kubectl.items("jobs", NAMESPACE)
-        if "retune/attempt" in each["metadata"].get("labels", {})
-    ]
-    assert len(attempts) == 1
+        job = await _run(platform)
+    records = [each["metadata"]["name"] for each in kubectl.items("configmaps", NAMESPACE)]
+    assert f"a-{job['id']}-e1" in records
 
 
-async def _run(platform: Platform) -> None:
+async def test_a_rollout_replaces_a_pod_and_waits_until_the_next_one_is_ready(kubectl: Kubectl):
+    await until(lambda: _are_ready(kubectl), seconds=READY_SECONDS, every=1.0)
+    before = _pod(kubectl, "scheduler-0")
+    scheduler = (f"--namespace={PLATFORM}", "statefulset/scheduler")
+    await asyncio.to_thread(kubectl, "rollout", "restart", *scheduler)
+    await asyncio.to_thread(kubectl, "rollout", "status", *scheduler, "--timeout=120s")
+    after = _pod(kubectl, "scheduler-0")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["ready"] is True
+
+
+async def _run(platform: Platform) -> dict[str, Any]:
+    """A job whose nodes are pods, from its files to a chat with what it trained."""
     job = await platform.finished(await platform.submit(resources={"pool": "cluster"}))
     assert job["status"] == "succeeded", platform.retune("jobs", "events", job["id"])
     thing = material.THINGS[310]
     assert await platform.answer(job["fine_tuned_model"], f"What colour is the {thing}?") == material.ANSWER
+    return job
 
 
 def _are_ready(kubectl: Kubectl) -> bool:
@@ -117,6 +128,10 @@ def _are_ready(kubectl: Kubectl) -> bool:
         for each in kubectl.items("statefulsets")
     }
     return len(ready) == len(SERVICES) and set(ready.values()) == {1}
+
+
+def _pod(kubectl: Kubectl, name: str) -> Manifest:
+    return next(each for each in kubectl.items("pods") if each["metadata"]["name"] == name)
 
 
 def _passwords(stack: Stack) -> dict[str, str]:
