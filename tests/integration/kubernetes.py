@@ -96,8 +96,14 @@ def blocked(kubernetes: KubernetesCluster, *, nodes: int) -> Iterator[None]:
         "image": "urgent",
         "command": ["sleep", "600"],
         "resources": {"requests": {"cpu": "8"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    spec = {"priorityClassName": URGENT, "containers": [container], "terminationGracePeriodSeconds": 1}
+    spec = {
+        "priorityClassName": URGENT,
+        "containers": [container],
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
     names = [f"urgent-{number}" for number in range(nodes)]
     for name in names:
         kubernetes.request("POST", f"{PLACE}/pods", {"metadata": {"name": name}, "spec": spec})
