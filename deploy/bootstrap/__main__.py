@@ -41,8 +41,9 @@ def site_of(settings: Settings) -> Site:
     )
 
 
-async def bootstrap(site: Site, tenant: str) -> None:
-    await _patiently("S3", lambda: s3.set_up(site))
+async def bootstrap(site: Site, tenant: str, *, with_s3: bool) -> None:
+    if with_s3:
+        await _patiently("S3", lambda: s3.set_up(site))
     await _patiently("Postgres", lambda: postgres.set_up(site))
     for service in SERVICES:
         applied = await migrate(service, site.postgres_dsn(service), ca_file=site.ca_file)
@@ -67,4 +68,5 @@ async def _patiently(part: str, work: Callable[[], Awaitable[None]]) -> None:
 
 if __name__ == "__main__":
     settings = settings_of_the_environment()
-    sys.exit(asyncio.run(bootstrap(site_of(settings), settings.tenant)))
+    work = bootstrap(site_of(settings), settings.tenant, with_s3=settings.s3_accounts)
+    sys.exit(asyncio.run(work))

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     postgres_address: str
     """`host:port`"""
     s3_endpoint: str
+    s3_accounts: bool = True
+    """Whether S3's bucket, accounts and policy are made here, by routes that versitygw has beside the protocol;
+    False: they are there already, with the names and passwords that are used here."""
     tenant: str
     """Name of the first tenant, whose topics and users are made; others are made by `retune tenants create`."""
     secret: dict[str, SecretStr] = {}
