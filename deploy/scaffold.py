@@ -81,19 +81,55 @@ def new_service(name: str) -> str:
     for file, text in FILES.items():
         (folder / file).write_text(text.replace("{name}", name).replace("{upper}", name.upper()))
     compose = ROOT / "docker-compose.yml"
-    compose.write_text(with_container(compose.read_text(), name))
+    port = _next_port(compose.read_text())
+    compose.write_text(with_container(compose.read_text(), name, port))
+    _write_manifest(name, port)
     steps = "SERVICES in schemas/topics.py (and to the writers of its topics), then run `make schemas`"
-    return f"written: services/{name} and its container in docker-compose.yml; now add it to {steps}"
+    return (
+        f"written: services/{name}, its container in docker-compose.yml and its pods in deploy/kubernetes; "
+        f"now add it to {steps}"
+    )
 
 
-def with_container(compose: str, name: str) -> str:
-    """Add a block like that of tracker, which has nothing of its own, behind it and at the next port."""
+def _next_port(compose: str) -> int:
+    return 1 + max(map(int, re.findall(r'_HTTP_PORT: "(\d+)"', compose)))
+
+
+def with_container(compose: str, name: str, port: int) -> str:
+    """Add a block like that of tracker, which has nothing of its own, behind it."""
     match = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
     assert match, "docker-compose.yml has no service tracker to copy"
-    ports = map(int, re.findall(r'_HTTP_PORT: "(\d+)"', compose))
     block = match[0].replace("tracker", name).replace("TRACKER", name.upper())
-    block = re.sub(r'(_HTTP_PORT: )"\d+"', rf'\1"{max(ports) + 1}"', block)
+    block = re.sub(r'(_HTTP_PORT: )"\d+"', rf'\1"{port}"', block)
     return compose[: match.end()] + block + compose[match.end() :]
+
+
+def _write_manifest(name: str, port: int) -> None:
+    """Write pods like those of tracker, and name them and their image behind its own."""
+    kubernetes = ROOT / "deploy/kubernetes"
+    object_name = name.replace("_", "-")
+    text = manifest((kubernetes / "base/tracker.yaml").read_text(), name, port)
+    (kubernetes / f"base/{object_name}.yaml").write_text(text)
+    for file, line in (
+        ("base/kustomization.yaml", "  - tracker.yaml\n"),
+        ("overlays/example/kustomization.yaml", re.compile(r"  - \{name: retune-tracker, .*\n")),
+    ):
+        path = kubernetes / file
+        match = re.search(line, path.read_text())
+        assert match, f"{file} does not name tracker"
+        own = match[0].replace("tracker.yaml", f"{object_name}.yaml").replace("tracker", name)
+        path.write_text(path.read_text().replace(match[0], match[0] + own))
+
+
+def manifest(tracker: str, name: str, port: int) -> str:
+    """Objects of Kubernetes have hyphens in their names."""
+    ports = re.search(r"containerPort: (\d+)", tracker)
+    assert ports, "the manifest of tracker has no port"
+    text = re.sub(r"\A# .*\n", f"# {name}: what it is for, in a few words.\n", tracker)
+    text = text.replace(ports[1], str(port)).replace("tracker", name).replace("TRACKER", name.upper())
+    return re.sub(
+        rf"^(  (?:name|serviceName): ){name}$", rf"\1{name.replace('_', '-')}", text, flags=re.MULTILINE
+    )
 
 
 def _word(name: str) -> str:

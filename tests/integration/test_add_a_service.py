@@ -43,6 +43,7 @@ FILES = (
 NAMED_FILE = re.compile(r"^`(\w[\w./]+)`(?:[^\n]+\n)+\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of a file's text, below a paragraph that begins with the file's name."""
 CHECKS = (
+    "tests/architecture/test_manifests.py",
     "tests/architecture/test_retention.py",
     "tests/architecture/test_service_readmes.py",
     "tests/integration/local/test_matrices.py::test_every_topic_group_and_schema_is_declared",
