@@ -58,7 +58,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 setup-slurm: $(VENV)/.installed ## install the distribution's Slurm, which the tests of that cluster backend run on (needs root and apt)
 	@$(BIN)/python -m deploy.slurm setup
 
-setup-kubernetes: $(VENV)/.installed ## build a Kubernetes control plane, which the tests of that cluster backend run on (10 minutes and more, once per user)
+setup-kubernetes: $(VENV)/.installed ## build a Kubernetes control plane, which the tests of that backend and of the manifests run on (10 minutes and more, once per user)
 	@$(BIN)/python -u -m deploy.kubernetes setup
 
 demo: setup ## the main job on the standard library; PRETRAIN=1 trains its base model again
