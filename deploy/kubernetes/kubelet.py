@@ -3,9 +3,9 @@
 It keeps what a backend relies on: the node's lease, the phase of each pod and its container's exit code, SIGTERM and
 the grace of a deletion, and that a pod's object goes away only after its processes. It knows one container per pod,
 environment by value, field, secret and ConfigMap, startup and readiness probes by HTTP, and volumes as folders: of
-the pod, of all pods that have the claim, or with the files of a ConfigMap or a secret. A path of the environment that lies in a
-volume is replaced by that of its folder, since a process sees the machine's files. The image of every pod is this
-machine with its Python. Liveness probes, hooks and limits it passes over, and it starts no container again.
+the pod, of all pods that have the claim, or with the files of a ConfigMap or a secret. A path of the environment that
+lies in a volume is replaced by that of its folder, since a process sees the machine's files. The image of every pod
+is this machine with its Python. Liveness probes, hooks and limits it passes over, and it starts no container again.
 """
 
 import asyncio
