@@ -29,6 +29,14 @@ class HeldLease:
     reason: str = ""
     """Why it waits, ended or was refused."""
 
+    def is_awaited(self, now: datetime) -> bool:
+        """Return whether the provisioner is still to say what becomes of it: it has answered nothing yet, there is no
+        room, or what it confirmed last is over.
+        """
+        if self.state is LeaseState.HELD:
+            return self.until is None or self.until <= now
+        return self.state in (LeaseState.ASKED, LeaseState.QUEUED)
+
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables that leave a process no other GPUs than these; none on a CPU, where devices are places."""

@@ -71,7 +71,7 @@ class Devices:
         while True:
             lease = await self._ask(leases, subject)
             until = asyncio.get_running_loop().time() + leases.extend_every.total_seconds()
-            while lease.state in (LeaseState.ASKED, LeaseState.QUEUED):
+            while lease.is_awaited(self._service.clock()):
                 if lease.reason and lease.reason != shown:
                     shown = lease.reason
                     await self._show(evaluation, shown)
@@ -79,15 +79,20 @@ class Devices:
                     break
                 await asyncio.sleep(LOOK_SECONDS)
                 lease = await self._find(leases, subject) or lease
+            if lease.is_awaited(self._service.clock()) or lease.state is LeaseState.ENDED:
+                continue
             if lease.state is LeaseState.HELD and lease.device in (None, self._device):
                 return lease
-            if lease.state in (LeaseState.HELD, LeaseState.REFUSED):
-                problem = lease.reason or f"pool {leases.pool} has {lease.device}, expected {self._device}"
-                log.error("devices cannot be leased", pool=leases.pool, problem=problem)
-                await self._show(evaluation, f"devices of pool {leases.pool}: {problem}")
-                async with self._service.unit() as unit:
-                    await leases.give_back(unit, subject)
-                await asyncio.sleep(ASK_AGAIN_SECONDS)
+            await self._refuse(leases, evaluation, lease)
+
+    async def _refuse(self, leases: DeviceLeases, evaluation: Evaluation, lease: HeldLease) -> None:
+        """Show what an operator must repair, and let some time pass."""
+        problem = lease.reason or f"pool {leases.pool} has {lease.device}, expected {self._device}"
+        log.error("devices cannot be leased", pool=leases.pool, problem=problem)
+        await self._show(evaluation, f"devices of pool {leases.pool}: {problem}")
+        async with self._service.unit() as unit:
+            await leases.give_back(unit, lease.subject)
+        await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _ask(self, leases: DeviceLeases, subject: str) -> HeldLease:
         """Ask for devices, or extend the lease that a process before this one has left."""
@@ -125,11 +130,7 @@ class Devices:
 
     async def _is_lost(self, leases: DeviceLeases, subject: str) -> bool:
         lease = await self._find(leases, subject)
-        return (
-            lease is None
-            or lease.state is not LeaseState.HELD
-            or (lease.until is not None and lease.until <= self._service.clock())
-        )
+        return lease is None or lease.state is not LeaseState.HELD or lease.is_awaited(self._service.clock())
 
     def _extend(self, path: Path, lease: HeldLease) -> None:
         assert lease.until is not None, f"lease {lease.lease_id} is held without an end"

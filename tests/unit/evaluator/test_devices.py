@@ -82,7 +82,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_waits_says_so_once_and_computes_on_its_device(tmp_path):
-    leases = Leases(QUEUED, QUEUED, HELD)
+    leases = Leases(replace(HELD, until=NOON), QUEUED, QUEUED, HELD)
     environment, emitted = scored(leases, tmp_path)
     assert environment == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
