@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
+from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.clients.local import LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
@@ -23,7 +24,7 @@ from services.serving_controller.model import Phase, ReplicaSet, Servable
 from services.serving_controller.replica_metrics import PASSED_ON, ReplicaMetrics
 from shared.clock import utc_now
 from shared.processes.identity import Identity
-from tests.serving.conftest import CLOSE, MAX_ADAPTERS, Rig, far_from_the_reference
+from tests.serving.conftest import CLOSE, MAX_ADAPTERS, START_SECONDS, Rig, far_from_the_reference
 
 pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -294,3 +295,24 @@ async def test_ending_it_leaves_no_process(rig: Rig):
     await rig.backend.end(replica.replica_id)
     assert await rig.backend.inspect(replica.replica_id) is None
     assert [*leader.session()] == []
+
+
+async def test_all_of_it_ends_with_the_lease_of_its_devices(rig: Rig):
+    spec = ReplicaSpec("leased-0", "first", rig.base_dir, "tiny", 8, lease_seconds=3600.0)
+    await rig.backend.start(spec)
+    pid_file = rig.backend.folder(spec.replica_id) / "pid"
+
+    async def session(count: int) -> list[Identity]:
+        """Its processes, once there are so many: the server, and the engine that it starts."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            found = [*Identity.parse(pid_file.read_text()).session()] if pid_file.exists() else []
+            if min(len(found), 2) == count:
+                return found
+            assert time.monotonic() < until, rig.backend.log_tail(spec.replica_id)
+            await asyncio.sleep(0.2)
+
+    await session(2)
+    await rig.backend.extend(spec.replica_id, 0.0)
+    await session(0)
+    await rig.backend.end(spec.replica_id)

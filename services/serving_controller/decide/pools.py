@@ -239,7 +239,7 @@ def _step(
         failures = replica.failures if replica else 0
         is_due = replica is None or replica.not_before is None or replica.not_before <= now
         rank = max(allowed_rank(policy.rank), replica_set.max_rank) if replica_set.adapter_layers != () else 0
-        return [_start(replica_set, replica_id, rank, failures)] if is_due else []
+        return [_start(replica_set, replica_id, rank, failures, now)] if is_due else []
     if reason := _fault(replica, now, policy) or _without_devices(replica_set, replica_id):
         return [end(replica, reason, now=now, policy=policy)]
     if replica.phase is Phase.STARTING:
@@ -247,14 +247,14 @@ def _step(
     return _sync_adapters(replica_set, replica, candidates)
 
 
-def _start(replica_set: ReplicaSet, replica_id: str, rank: int, failures: int) -> Action:
+def _start(replica_set: ReplicaSet, replica_id: str, rank: int, failures: int, now: datetime) -> Action:
     """Return its start, or what must come before that. Where its devices are refused, the start fails by that."""
     if replica_set.leases is None:
         return Start(replica_id, rank, failures)
     lease = replica_set.leases.get(replica_id)
     if lease is None or lease.state is LeaseState.ENDED:
         return AskDevices(replica_id)
-    if lease.state in (LeaseState.ASKED, LeaseState.QUEUED):
+    if lease.is_awaited(now):
         return AwaitDevices(replica_id, lease.reason)
     return Start(replica_id, rank, failures, lease)
 

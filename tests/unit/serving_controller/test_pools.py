@@ -338,7 +338,8 @@ class TestDevices:
     def test_are_awaited(self):
         queued = self.lease(LeaseState.QUEUED, reason="1 device(s) of pool gpu: 2 held by jobs")
         assert self.plan(leases=[queued]) == (AwaitDevices(self.FIRST, queued.reason),)
-        assert self.plan(leases=[self.lease(LeaseState.ASKED)]) == (AwaitDevices(self.FIRST, ""),)
+        for lease in (self.lease(LeaseState.ASKED), self.lease(until=NOON)):
+            assert self.plan(leases=[lease]) == (AwaitDevices(self.FIRST, ""),)
 
     def test_that_are_there_start_the_replica(self):
         assert self.plan(leases=[self.lease()]) == (Start(self.FIRST, 32, 0, self.lease()),)
