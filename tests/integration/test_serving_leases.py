@@ -19,8 +19,11 @@ from schemas.node import (
     NodesProvisioned,
     NodesReleased,
 )
+from shared.postgres.migrate import migrate
+from tests.chaos import pipeline
 from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
+from tests.integration.engines import Engines
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.test_serving_controller import World, controller, until
 
@@ -38,6 +41,14 @@ devices_per_node = 2
 """
 TERM = timedelta(seconds=10)
 LEASED = {"pool": "places", "devices_per_replica": 2, "one_process": False, "lease_term": TERM}
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def history(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Read what tests of other services have sent: their base models would get replicas, and so devices, beside ours."""
+    await migrate("serving_controller", stack.postgres_dsn("serving_controller"))
+    async with controller(stack, Engines(tmp_path_factory.mktemp("replicas"))):
+        await pipeline.caught_up(stack, "serving_controller")
 
 
 @pytest.fixture(scope="module")
