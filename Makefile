@@ -18,7 +18,7 @@ TESTS := tests/serving tests/chaos tests/e2e tests/architecture tests/contract t
 	tests/integration/gateway tests/training tests/scoring tests/demo tests/integration
 # The tests of the rows of docs/proof/reliability.md, those with a full size first. `tests/architecture/test_figures.py` holds the list complete.
 CHAOS := tests/chaos tests/simulation tests/integration/kernel/test_crash.py tests/integration/test_*_failpoints.py tests/integration/gateway/test_failpoints.py \
-	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/unit/ops/test_audit.py \
+	tests/integration/test_interleavings.py tests/serving/test_families.py tests/e2e/test_families.py tests/e2e/test_sweep.py tests/unit/ops/test_audit.py \
 	tests/integration/kernel/test_relay.py tests/integration/kernel/test_leader.py \
 	tests/integration/kernel/test_topic_made_again.py tests/integration/local/test_matrices.py \
 	tests/integration/test_audit.py tests/integration/test_simulated_stores.py tests/integration/test_backend_local.py tests/integration/test_runner.py \
