@@ -136,7 +136,7 @@ def _pod(kubectl: Kubectl, name: str) -> Manifest:
 
 def _passwords(stack: Stack) -> dict[str, str]:
     names = [
-        *("admin-key", "kafka-users", "webhooks", "api-key:demo"),
+        *("admin-key", "kafka-users", "webhooks", "node-keys", "api-key:demo"),
         *(f"kafka:{user}" for user in (KAFKA_SUPER_USER, *kafka_users(("demo",)))),
         *(f"postgres:{role}" for role in (POSTGRES_SUPER_USER, "operator", *SERVICES)),
         *(f"s3:{user}" for user in (S3_ROOT, *s3_users())),
