@@ -1,7 +1,7 @@
 """vLLM's own metrics of each replica, passed on under vLLM's names with a label that names the replica."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import httpx
@@ -13,6 +13,9 @@ from prometheus_client.samples import Sample
 
 from services.serving_controller.clients.backend import ReplicaBackend
 from services.serving_controller.clients.vllm import NoAnswer, VllmClient
+from shared.log import get_logger
+
+log = get_logger(__name__)
 
 REPLICA = "replica"
 OF_EACH = ("model_name", "engine", REPLICA)
@@ -51,41 +54,48 @@ class ReplicaMetrics(Collector):
     def __init__(self, backend: ReplicaBackend, http: httpx.AsyncClient) -> None:
         self._backend = backend
         self._http = http
-        self._texts: Mapping[str, str] = {}
+        self._families: tuple[Metric, ...] = ()
 
     async def read(self) -> None:
         """Ask all replicas at once."""
         ids = await self._backend.list_owned()
         texts = await asyncio.gather(*map(self._text, ids))
-        self._texts = {replica_id: text for replica_id, text in zip(ids, texts, strict=True) if text}
+        families: dict[str, Metric] = {}
+        for replica_id, text in zip(ids, texts, strict=True):
+            try:
+                _add(families, replica_id, text)
+            except ValueError as error:
+                log.warning("metrics of a replica cannot be read", replica_id=replica_id, error=str(error))
+        self._families = tuple(families.values())
 
-    async def _text(self, replica_id: str) -> str | None:
+    async def _text(self, replica_id: str) -> str:
         status = await self._backend.inspect(replica_id)
         if status is None or not status.is_alive:
-            return None
+            return ""
         try:
             key = self._backend.management_key(replica_id)
             return await VllmClient(self._http, status.url, key).metrics()
         except (NoAnswer, FileNotFoundError):  # it starts, or is being ended
-            return None
+            return ""
 
     async def close(self) -> None:
         REGISTRY.unregister(self)
 
     def collect(self) -> Iterator[Metric]:
-        families: dict[str, Metric] = {}
-        for replica_id, text in self._texts.items():
-            for family in text_string_to_metric_families(text):
-                if known := _BY_NAME.get(family.name):
-                    of_all = families.setdefault(known.name, Metric(known.name, known.meaning, known.kind))
-                    of_all.samples += [
-                        _of(replica_id, sample) for sample in family.samples if _is_kept(sample)
-                    ]
-        yield from families.values()
+        yield from self._families
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: what there is is known when replicas run."""
         yield from ()
+
+
+def _add(families: dict[str, Metric], replica_id: str, text: str) -> None:
+    """Add what is passed on of a replica's text. Raises ValueError where it is none of Prometheus'."""
+    of_replica = list(text_string_to_metric_families(text))
+    for family in of_replica:
+        if known := _BY_NAME.get(family.name):
+            of_all = families.setdefault(known.name, Metric(known.name, known.meaning, known.kind))
+            of_all.samples += [_of(replica_id, sample) for sample in family.samples if _is_kept(sample)]
 
 
 def _is_kept(sample: Sample) -> bool:

@@ -3,13 +3,12 @@
 The variables are OpenTelemetry's own. Nothing is sent where OTEL_EXPORTER_OTLP_ENDPOINT is not set.
 """
 
-import atexit
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from threading import Event, Thread
+from threading import Thread
 
 from opentelemetry import trace
 from opentelemetry.sdk.metrics.export import (
@@ -31,6 +30,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import REGISTRY
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
+
+from shared.log import get_logger
+
+log = get_logger(__name__)
 
 NONE = "none"
 EXPORT_MILLISECONDS = 60_000
@@ -67,27 +70,26 @@ def _interval_seconds() -> float:
 
 
 class MetricsExport(Thread):
-    """Exports the process' metrics again and again, and once more when the process ends."""
+    """Exports the process' metrics again and again. What a process counts after its last export goes with it: to send
+    it would hold up the stop of each service for seconds while the collector is away.
+    """
 
     def __init__(self, exporter: MetricExporter, resource: Resource, *, every_seconds: float) -> None:
         super().__init__(name="metrics", daemon=True)
         self._exporter = exporter
         self._resource = resource
         self._every_seconds = every_seconds
-        self._end = Event()
         self._began_at = time.time_ns()
 
     def run(self) -> None:
-        atexit.register(self._stop)
-        while not self._end.wait(self._every_seconds):
-            self._export()
+        while True:
+            time.sleep(self._every_seconds)
+            try:
+                self.export()
+            except Exception:
+                log.exception("metrics not exported")
 
-    def _stop(self) -> None:
-        self._end.set()
-        self._export()
-        self._exporter.shutdown()
-
-    def _export(self) -> None:
+    def export(self) -> None:
         exported = exported_metrics(REGISTRY.collect(), began_at=self._began_at, now=time.time_ns())
         scope = ScopeMetrics(SCOPE, list(exported), schema_url="")
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], schema_url="")]))

@@ -306,9 +306,9 @@ async def test_all_of_it_ends_with_the_lease_of_its_devices(rig: Rig):
         """Its processes, once there are so many: the server, and the engine that it starts."""
         until = time.monotonic() + START_SECONDS
         while True:
-            found = [*Identity.parse(pid_file.read_text()).session()] if pid_file.exists() else []
-            if min(len(found), 2) == count:
-                return found
+            processes = [*Identity.parse(pid_file.read_text()).session()] if pid_file.exists() else []
+            if min(len(processes), 2) == count:
+                return processes
             assert time.monotonic() < until, rig.backend.log_tail(spec.replica_id)
             await asyncio.sleep(0.2)
 

@@ -47,6 +47,8 @@ def answer(request: httpx.Request) -> httpx.Response:
     replica = request.url.host
     if replica == "starts":
         raise httpx.ConnectError("nobody listens")
+    if replica == "strange":
+        return httpx.Response(200, text="<html>not of Prometheus</html>")
     known = request.headers["authorization"] == f"Bearer key of {replica}"
     return httpx.Response(200 if known else 401, text=TEXT % int(replica[-1]))
 
@@ -85,6 +87,6 @@ async def test_one_that_does_not_answer_shows_nothing_and_holds_up_no_other(
     metrics: ReplicaMetrics, backend: Backend
 ):
     await metrics.read()
-    backend.alive = {"r-0": False, "starts": True, "no-key": True, "r-1": True}
+    backend.alive = {"r-0": False, "starts": True, "strange": True, "no-key": True, "r-1": True}
     lines = await shown(metrics)
     assert [line for line in lines if line.startswith("vllm:num_requests_running{")] == [running("r-1", 1.0)]
