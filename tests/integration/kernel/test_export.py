@@ -43,7 +43,11 @@ class Collector:
 
 
 def _service_of(resource: Any) -> str:
-    return {each.key: each.value.string_value for each in resource.attributes}["service.name"]
+    return labels_of(resource)["service.name"]
+
+
+def labels_of(entry: Any) -> dict[str, str]:
+    return {each.key: each.value.string_value for each in entry.attributes}
 
 
 @pytest.fixture
@@ -90,9 +94,9 @@ async def test_a_message_is_a_span_and_is_counted(
         await until(has_come, "a span and a metric of the message")
     handled_total, seconds = collector.metrics["messages_handled"], collector.metrics["handler_seconds"]
     assert handled_total.sum.is_monotonic
-    (point,) = seconds.histogram.data_points
-    labels = {each.key: each.value.string_value for each in point.attributes}
-    assert labels == {"service": "tracker", "type": "NodesReleased"}
+    points = {labels_of(point)["type"]: point for point in seconds.histogram.data_points}
+    point = points["NodesReleased"]
+    assert labels_of(point) == {"service": "tracker", "type": "NodesReleased"}
     assert point.count == sum(point.bucket_counts) >= 1
     assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
     assert 0 < point.sum < 60
