@@ -41,6 +41,9 @@ FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0
 """Longer than any start on a busy machine."""
+NOWHERE = "nowhere"
+"""A pool that no provisioner has. One that starts in a later file of the same stack reads the topic from its start, and
+would give the attempts of this one its nodes."""
 TENANT = "demo"
 SHA = "a" * 64
 
@@ -50,17 +53,19 @@ M = TypeVar("M", bound=Message)
 class Attempts:
     """One per test module: `async with Attempts.on(stack) as attempts`."""
 
-    def __init__(self, stack: Stack, objects: S3ObjectStore, voices: Voices) -> None:
+    def __init__(self, stack: Stack, objects: S3ObjectStore, voices: Voices, pool: str) -> None:
         self.stack = stack
         self.objects = objects
         self.voices = voices
+        self.pool = pool
         self._heard: list[Delivery] = []
         self._base_sha = ""
         self._dataset: DatasetRef | None = None
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, stack: Stack) -> AsyncIterator["Attempts"]:
+    async def on(cls, stack: Stack, *, pool: str = NOWHERE) -> AsyncIterator["Attempts"]:
+        """`pool`: of attempts for which a test names none."""
         key = stack.s3_credentials("root")
         objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
         login = Login(stack.kafka_bootstrap, "admin", stack.kafka_password("admin"))
@@ -69,7 +74,7 @@ class Attempts:
             voices(stack) as voice,
             TopicReader(login, [topic.name for topic in topics], from_end=True) as reader,
         ):
-            attempts = cls(stack, objects, voice)
+            attempts = cls(stack, objects, voice, pool)
             await attempts._put_inputs()
             listening = asyncio.create_task(attempts._listen(reader))
             yield attempts
@@ -94,7 +99,7 @@ class Attempts:
             "dataset": self._dataset,
             "config_hash": SHA,
             "resume": None,
-            "pool": "test",
+            "pool": self.pool,
             "capacity_type": CapacityType.SPOT,
             "nodes": 1,
             "devices_per_node": 1,

@@ -34,8 +34,8 @@ def provisioner_env_of(
 
 @asynccontextmanager
 async def attempts_on(stack: Stack, env: Mapping[str, str]) -> AsyncIterator[Attempts]:
-    """With the provisioner and the trainer_agent up."""
-    async with Attempts.on(stack) as attempts:
+    """With the provisioner and the trainer_agent up. Attempts are for pool `test` where a test names none."""
+    async with Attempts.on(stack, pool="test") as attempts:
         await stack.start("provisioner", env=env)
         await stack.start("trainer_agent")
         await stack.wait_healthy("provisioner")

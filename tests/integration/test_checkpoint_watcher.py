@@ -17,8 +17,6 @@ from tests.integration.backend_suite import until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
-ELSEWHERE = "nowhere"
-"""A pool that no provisioner has, which another test may start later on the same stack."""
 SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S", "CHECKPOINT_WATCHER_KEEP_ENDED": "PT0.1S"}
 
 
@@ -55,13 +53,13 @@ def requeued(scheduled: JobScheduled) -> JobRequeued:
 
 
 async def test_parts_that_no_manifest_will_ever_name_go_once_their_attempt_ended(attempts: Attempts):
-    first = await attempts.schedule(pool=ELSEWHERE)
+    first = await attempts.schedule()
     job_id = first.job_id
     complete = await put(attempts, job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
     cut_off = await put(attempts, job_id, 1, 20, layout.part("5e2"), layout.part("5e3"))
     under_way = await put(attempts, job_id, 2, 30, layout.part("5e4"))
     await attempts.write("scheduler", requeued(first))
-    await attempts.schedule(job_id, attempt=2, pool=ELSEWHERE)
+    await attempts.schedule(job_id, attempt=2)
 
     async def is_swept() -> bool:
         return not await keys_below(attempts, job_id, 1) & cut_off
@@ -82,10 +80,10 @@ def cancelled(scheduled: JobScheduled) -> JobCancelled:
 
 
 async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts: Attempts):
-    first = await attempts.schedule(pool=ELSEWHERE)
+    first = await attempts.schedule()
     job_id = first.job_id
     await attempts.write("scheduler", requeued(first))
-    second = await attempts.schedule(job_id, attempt=2, pool=ELSEWHERE)
+    second = await attempts.schedule(job_id, attempt=2)
     named = BundleRef(attempt=2, step=10, manifest_sha256="5e" * 32)
     written = CheckpointWritten(
         job_id=job_id, tenant=first.tenant, attempt=2, bundle=named, kind="periodic", metrics={}
@@ -112,7 +110,7 @@ async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts:
 
 
 async def test_what_a_stage_starts_from_is_in_use_until_the_job_is_over(attempts: Attempts):
-    first = await attempts.schedule(pool=ELSEWHERE)
+    first = await attempts.schedule()
     bundle = BundleRef(attempt=1, step=10, manifest_sha256="5e" * 32)
     start = StartFrom(name="stage 1", job_id=first.job_id, bundle=bundle)
     stage = JobStage(number=2, num_stages=2, first_attempt=2, steps_before=10, start=start)
@@ -133,10 +131,10 @@ async def test_what_a_stage_starts_from_is_in_use_until_the_job_is_over(attempts
 
 
 async def test_bundles_that_another_job_starts_from_stay_until_it_is_over(attempts: Attempts):
-    trained_by = await attempts.schedule(pool=ELSEWHERE)
+    trained_by = await attempts.schedule()
     bundle = BundleRef(attempt=1, step=10, manifest_sha256="5e" * 32)
     keys = await put(attempts, trained_by.job_id, 1, 10, layout.MANIFEST, layout.part("5e1"))
-    user = attempts.a_schedule(pool=ELSEWHERE)
+    user = attempts.a_schedule()
     start = StartFrom(name="ftckpt-x", job_id=trained_by.job_id, bundle=bundle)
     spec = user.spec.model_copy(update={"start_from": start})
     submitted = JobSubmitted(

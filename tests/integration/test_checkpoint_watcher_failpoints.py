@@ -21,8 +21,6 @@ from tests.integration.voices import ear
 pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
 
 WATCHER = "checkpoint_watcher"
-ELSEWHERE = "nowhere"
-"""A pool that no provisioner has, which another test may start later on the same stack."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ async def write_bundle(attempts: Attempts, scheduled: JobScheduled, step: int) -
 
 
 async def test_a_bundle_that_is_being_deleted_goes_whole_and_alone(stack, attempts):
-    scheduled = await attempts.schedule(pool=ELSEWHERE)
+    scheduled = await attempts.schedule()
 
     async def steps_left() -> list[int]:
         heads = await attempts.objects.list_objects(layout.checkpoints(scheduled.job_id, 1))

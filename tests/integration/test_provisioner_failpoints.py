@@ -23,7 +23,7 @@ def env(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
 
 @pytest.fixture(scope="module")
 async def attempts(stack: Stack) -> AsyncIterator[Attempts]:
-    async with Attempts.on(stack) as attempts:
+    async with Attempts.on(stack, pool="test") as attempts:
         await stack.start("trainer_agent")
         await stack.wait_healthy("trainer_agent")
         yield attempts

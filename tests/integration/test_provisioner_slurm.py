@@ -68,7 +68,7 @@ async def attempts(stack: Stack, env: dict[str, str]) -> AsyncIterator[Attempts]
 
 async def test_a_gang_is_preempted_with_notice_and_its_nodes_are_released(stack, attempts, slurm, env):
     scheduled = await attempts.schedule(pool="cluster", nodes=2)
-    beside = await attempts.schedule(pool="test")
+    beside = await attempts.schedule()
     await training(attempts, scheduled)
     await training(attempts, beside)
     await attempts.stop(beside, seconds=20)
@@ -94,7 +94,7 @@ async def test_a_wait_in_the_queue_is_announced_and_has_no_deadline(attempts, sl
     deadline = utc_now() + timedelta(seconds=10)
     with blocked(slurm, nodes=3):
         scheduled = await attempts.schedule(pool="cluster", nodes=2, start_deadline=deadline)
-        late = await attempts.schedule(pool="test", start_deadline=deadline)
+        late = await attempts.schedule(start_deadline=deadline)
         await attempts.until(late.job_id, NodesProvisioned)
         for pid in processes_of(late):
             os.kill(pid, signal.SIGSTOP)

@@ -77,7 +77,7 @@ async def attempts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> As
         await stack.start(name, env=own)
     for name in services:
         await stack.wait_healthy(name)
-    async with Attempts.on(stack) as attempts:
+    async with Attempts.on(stack, pool="test") as attempts:
         yield attempts
     for name in services:
         await stack.stop(name)
