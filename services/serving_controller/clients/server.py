@@ -1,4 +1,4 @@
-"""The process of a replica: vLLM's server. On a CPU its engine is forked from it, with everything imported."""
+"""The process of a replica: vLLM's server. On a CPU it starts no process that would import everything again."""
 
 import multiprocessing
 import os
@@ -13,6 +13,7 @@ with quick_imports():
     import vllm.v1.engine.core
     import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm.entrypoints.launchers.api_server.entry import main
+    from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
     from vllm.v1.engine import utils as engines
 
@@ -26,6 +27,14 @@ def fork_engines() -> None:
 
     engines.get_mp_context = lambda: multiprocessing.get_context("fork")  # type: ignore[attr-defined]
     os.register_at_fork(after_in_child=close_ports)
+
+
+def inspect_here() -> None:
+    """Let vLLM look at a model's class in this process, whose engine needs the class anyway.
+
+    vLLM does that in a process of its own, once for each class on a machine, so that CUDA is not there before a fork.
+    """
+    registry._run_in_subprocess = lambda look: look()  # type: ignore[assignment]  # noqa: SLF001
 
 
 def close_ports() -> None:
@@ -43,4 +52,5 @@ if __name__ == "__main__":
     end_with_lease()
     if current_platform.is_cpu():
         fork_engines()
+        inspect_here()
     main()  # type: ignore[no-untyped-call]
