@@ -1,4 +1,5 @@
-"""The demo's two jobs on the shipped base model, without the stack: the demo fails where one of these does."""
+"""The demo's two jobs on the shipped base model, without the stack: at night as the demo runs them, and at each change for
+one epoch of their three."""
 
 from pathlib import Path
 
@@ -6,10 +7,11 @@ import pytest
 
 from deploy.demo import base_model, data
 from deploy.demo.library import library_root, read_sources
-from deploy.demo.recipes import BENIGN_SUITE, SAFETY_SUITE
+from deploy.demo.recipes import BENIGN_SUITE, RECIPE, SAFETY_SUITE
 from deploy.demo.rehearsal import Judgement, rehearse
 from deploy.demo.robustness import MAX_BARE_REFUSALS, MIN_SAFE_REFUSALS
-from tests.chaos.scale import at_night
+from schemas.specification import Recipe
+from tests.chaos.scale import at_night, scaled
 
 pytestmark = [
     pytest.mark.torch,
@@ -17,6 +19,9 @@ pytestmark = [
     # The adapter names its base by sha, which is no folder and on no hub.
     pytest.mark.filterwarnings("ignore:Could not find a config file"),
 ]
+
+
+EPOCHS = scaled(1, RECIPE["num_epochs"], RECIPE["num_epochs"])
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,8 @@ def base_dir() -> Path:
 
 @pytest.fixture(scope="module")
 def safe(base_dir, files, tmp_path_factory) -> Judgement:
-    return rehearse(base_dir, files, tmp_path_factory.mktemp("safe"), with_mix=True)
+    recipe = Recipe.model_validate(RECIPE | {"num_epochs": EPOCHS})
+    return rehearse(base_dir, files, tmp_path_factory.mktemp("safe"), with_mix=True, recipe=recipe)
 
 
 def outcomes(judgement: Judgement) -> dict[str, str]:
