@@ -32,8 +32,9 @@ FULL = CHAOS_SCALE=full CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),1) CHAO
 RESOLVE := pip compile --quiet --no-emit-index-url --no-header --generate-hashes pyproject.toml
 # Printed at the end of a whole run, and in `build/tests.xml`: where its time went.
 DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
+# Two processes a core: a test waits half of its time for others and for Kafka.
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
-TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 3 --no-loadscope-reorder $(DURATIONS) $(TESTS))
+TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 4 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
 .PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test stress chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
