@@ -88,7 +88,7 @@ class ReplicaReady(PoolFact):
 
 
 class ReplicaLost(PoolFact):
-    """The replica does not answer any more."""
+    """The replica gets no more requests: it is gone, or ends once it has answered those that it has."""
 
     replica: ReplicaAddress
     reason: str

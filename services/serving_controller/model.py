@@ -175,6 +175,7 @@ class Candidate:
 class Phase(StrEnum):
     STARTING = "starting"
     READY = "ready"  # announced
+    LEAVING = "leaving"  # gets no more requests; it ends when it has answered those that it has
     LOST = "lost"  # dead; no start of it is under way
 
 
@@ -202,8 +203,14 @@ class Replica:
     failures: int = 0
     """Starts in a row that did not last."""
     not_before: datetime | None = None
+    """Of a lost one: when it may be started again. Of a leaving one: when it ends whatever it has to answer."""
     reason: str = ""
-    """Why it was lost."""
+    """Why it was lost, or leaves."""
+    is_busy: bool = True
+    """Whether a leaving one has requests to answer, as far as is known. Not stored."""
+
+    def leaving(self, reason: str, *, until: datetime) -> Self:
+        return replace(self, phase=Phase.LEAVING, announced=frozenset(), not_before=until, reason=reason)
 
     def lost(self, reason: str, *, failures: int, not_before: datetime) -> Self:
         return replace(
@@ -216,6 +223,18 @@ class Replica:
             not_before=not_before,
             reason=reason,
         )
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What a replica has to answer."""
+
+    running: int
+    waiting: int
+
+    @property
+    def total(self) -> int:
+        return self.running + self.waiting
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.serving_controller.clients.local import LOOPBACK, Engine
@@ -37,6 +37,16 @@ class Settings(ServiceSettings):
     """Address of this machine at which replicas listen and are asked. Another one than the default lets gateways and
     evaluators of other machines ask them, who need the files of `keys_dir` too."""
     replicas_per_pool: PositiveInt = 1
+    """Replicas of a base model, and of a model all of whose weights were trained."""
+    max_replicas_per_pool: PositiveInt | None = None
+    """Most replicas, to which one after the other is added while requests wait; None: no more than
+    `replicas_per_pool`, ever."""
+    scale_up_seconds: PositiveFloat = 15.0
+    """How long requests wait before a replica is added."""
+    scale_down_seconds: PositiveFloat = 300.0
+    """How long the others could answer all before a replica leaves."""
+    drain_seconds: PositiveFloat = 600.0
+    """Longest time that a replica which leaves has for the requests that it has."""
     serve_base_models: bool = True
     """Start a base model's replicas at its registration; else at the first approval of an adapter."""
     max_lora_rank: Annotated[int, Field(ge=1, le=512)] = 32
@@ -87,6 +97,15 @@ class Settings(ServiceSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _require_order(self) -> Self:
+        if (self.max_replicas_per_pool or self.replicas_per_pool) < self.replicas_per_pool:
+            raise ValueError(
+                f"max_replicas_per_pool: found {self.max_replicas_per_pool}, expected at least "
+                f"replicas_per_pool={self.replicas_per_pool}"
+            )
+        return self
+
     @property
     def leases(self) -> DeviceLeases | None:
         if self.pool is None:
@@ -99,6 +118,11 @@ class Settings(ServiceSettings):
     def policy(self) -> Policy:
         return Policy(
             replicas_per_pool=self.replicas_per_pool,
+            max_replicas_per_pool=self.max_replicas_per_pool or self.replicas_per_pool,
+            requests_per_replica=self.max_num_seqs,
+            scale_up_after=timedelta(seconds=self.scale_up_seconds),
+            scale_down_after=timedelta(seconds=self.scale_down_seconds),
+            drain_within=timedelta(seconds=self.drain_seconds),
             serve_base_models=self.serve_base_models,
             rank=self.max_lora_rank,
             max_adapters=self.max_loras,

@@ -10,6 +10,12 @@ from safetensors.numpy import load_file
 from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec, ReplicaStatus
 
 HOST = "http://replica"
+METRICS = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="tiny"}} {}
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{engine="0",model_name="tiny"}} {}
+"""
 
 
 @dataclass
@@ -19,6 +25,9 @@ class Engine:
     spec: ReplicaSpec
     is_alive: bool = True
     adapters: dict[str, float] = field(default_factory=dict)
+    running: int = 0
+    """Requests that it computes."""
+    waiting: int = 0
 
 
 @dataclass
@@ -91,6 +100,8 @@ class Engines:
             case "/v1/models":
                 names = [engine.spec.served_name, *engine.adapters]
                 return httpx.Response(200, json={"data": [{"id": name} for name in names]})
+            case "/metrics":
+                return httpx.Response(200, text=METRICS.format(engine.running, engine.waiting))
             case "/v1/load_lora_adapter":
                 return self._load(engine, body["lora_name"], Path(body["lora_path"]))
             case "/v1/unload_lora_adapter":

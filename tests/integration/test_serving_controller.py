@@ -299,8 +299,8 @@ async def test_what_one_of_two_replicas_refuses_is_served_by_none_and_the_versio
     async with controller(stack, world.engines, replicas=2):
         await world.register()
         await world.approve(one, "support", 1)
-        await world.heard("ReplicaReady", replica=(await _replica(world, 1)))
-        await until(lambda: _everywhere(world, one.digest), "both replicas to serve the first version")
+        await world.heard("ReplicaReady", replica=(await replica_of(world, 1)))
+        await until(lambda: everywhere(world, one.digest), "both replicas to serve the first version")
         world.engines.refusing[f"{world.pool}-1"] = two.digest
         await world.approve(two, "support", 2)
         failed = await world.heard("DeploymentFailed", generation=2)
@@ -316,12 +316,12 @@ async def test_what_a_restarted_replica_refuses_for_a_while_stays_served_by_the_
     async with controller(stack, world.engines, replicas=2):
         await world.register()
         await world.approve(one, "support", 1)
-        await until(lambda: _everywhere(world, one.digest), "both replicas to serve the version")
+        await until(lambda: everywhere(world, one.digest), "both replicas to serve the version")
         world.engines.refusing[broken] = one.digest
         world.engines.running[broken].is_alive = False
         await until(lambda: _started_again(world, broken, 2), "the replica to be given up once more")
         del world.engines.refusing[broken]
-        await until(lambda: _everywhere(world, one.digest), "both replicas to serve the version again")
+        await until(lambda: everywhere(world, one.digest), "both replicas to serve the version again")
     assert world.facts("DeploymentFailed") == []
 
 
@@ -329,7 +329,7 @@ async def _started_again(world: World, replica_id: str, times: int) -> bool:
     return world.engines.starts.count(replica_id) > times
 
 
-async def _replica(world: World, index: int) -> Any:
+async def replica_of(world: World, index: int) -> Any:
     ready = await until(lambda: _ready(world, index), f"replica {index}")
     return ready.replica
 
@@ -341,7 +341,7 @@ async def _ready(world: World, index: int) -> Any:
     return ready[0] if ready else None
 
 
-async def _everywhere(world: World, digest: str) -> bool:
+async def everywhere(world: World, digest: str) -> bool:
     ready = world.facts("DeploymentReady", digest=digest)
     return bool(ready) and len(ready[-1].replicas) == 2
 
@@ -352,9 +352,9 @@ async def test_of_two_controllers_one_makes_rounds_and_the_other_continues_with_
         async with controller(stack, world.engines, replicas=2):
             await world.register()
             await world.approve(one, "support", 1)
-            await until(lambda: _everywhere(world, one.digest), "both replicas to serve the first version")
+            await until(lambda: everywhere(world, one.digest), "both replicas to serve the first version")
         await world.approve(two, "support", 2)
-        await until(lambda: _everywhere(world, two.digest), "both replicas to serve the second version")
+        await until(lambda: everywhere(world, two.digest), "both replicas to serve the second version")
     assert sorted(world.engines.starts) == [f"{world.pool}-0", f"{world.pool}-1"]
     assert (world.facts("DeploymentFailed"), world.facts("ReplicaLost")) == ([], [])
     note("two serving controllers", replicas_started=len(world.engines.starts))

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.serving_controller.model import Requests
 
 LOOK_SECONDS = 15.0
 LOAD_SECONDS = 120.0
 ANSWER_SECONDS = 120.0
+REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
 class LoadRefused(RuntimeError):
@@ -64,6 +68,15 @@ class VllmClient:
     async def metrics(self) -> str:
         """Return all that it counts, in Prometheus' text format. Raises NoAnswer."""
         return (await self._call("GET", "/metrics", seconds=LOOK_SECONDS)).text
+
+    async def requests(self) -> Requests:
+        """Return what it has to answer. Raises NoAnswer, and ValueError where its metrics are none of Prometheus'."""
+        counted = dict.fromkeys(REQUESTS, 0.0)
+        for family in text_string_to_metric_families(await self.metrics()):
+            if family.name in counted:
+                counted[family.name] = sum(sample.value for sample in family.samples)
+        running, waiting = (int(counted[name]) for name in REQUESTS)
+        return Requests(running, waiting)
 
     async def load(self, name: str, path: Path) -> None:
         """Load it, in place of what has that name. Raises LoadRefused, NoAnswer."""

@@ -27,6 +27,18 @@ from shared.device_leases.lease import HeldLease, LeaseState
 @dataclass(frozen=True)
 class Policy:
     replicas_per_pool: int = 1
+    max_replicas_per_pool: int = 1
+    """Replicas while requests wait (decide/scaling.py)."""
+    requests_per_replica: int = 32
+    """Requests that a replica computes at once; others wait."""
+    scale_up_after: timedelta = timedelta(seconds=15)
+    """How long requests wait before another replica is started."""
+    scale_down_after: timedelta = timedelta(minutes=5)
+    """How long the others could answer all before a replica leaves."""
+    drain_within: timedelta = timedelta(minutes=10)
+    """Longest time that a leaving replica has for its requests."""
+    unrouted_after: timedelta = timedelta(seconds=5)
+    """Time in which gateways hear that a replica leaves: it may have no request and get one yet."""
     serve_base_models: bool = True
     """Start a base model's replicas at its registration; else at the first approval."""
     rank: int = 32
@@ -90,6 +102,14 @@ class End:
 
 
 @dataclass(frozen=True)
+class Drain:
+    """Have no more requests sent to it."""
+
+    replica: Replica
+    """The replica as it shall be kept."""
+
+
+@dataclass(frozen=True)
 class Forget:
     replica: Replica
 
@@ -119,7 +139,7 @@ class Unload:
     served_name: str
 
 
-Step = Start | End | Forget | Admit | Announce | Load | Unload
+Step = Start | End | Drain | Forget | Admit | Announce | Load | Unload
 """What is done to a replica."""
 Action = Step | AskDevices | AwaitDevices | GiveBackDevices
 
@@ -221,7 +241,7 @@ def plan(
             replica_set, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy
         )
     for replica_id in sorted(known.keys() - set(replica_ids)):
-        actions.append(_decommission(known[replica_id], now))
+        actions += _leave(replica_set, known[replica_id], held.get(replica_id, {}), now, policy)
     spare = (replica_set.leases or {}).keys() - known.keys() - set(replica_ids)
     actions += [GiveBackDevices(replica_id) for replica_id in sorted(spare)]
     return tuple(actions) or _replace_for_rank(replica_set, replicas, now)
@@ -242,6 +262,8 @@ def _step(
         return [_start(replica_set, replica_id, rank, failures, now)] if is_due else []
     if reason := _fault(replica, now, policy) or _without_devices(replica_set, replica_id):
         return [end(replica, reason, now=now, policy=policy)]
+    if replica.phase is Phase.LEAVING:
+        return _drained(replica, now, policy)
     if replica.phase is Phase.STARTING:
         return [Admit(replica)] if replica.answers else []
     return _sync_adapters(replica_set, replica, candidates)
@@ -288,10 +310,32 @@ def end(replica: Replica, reason: str, *, now: datetime, policy: Policy) -> End:
     return End(replica.lost(reason, failures=failures, not_before=now + pause), reason)
 
 
-def _decommission(replica: Replica, now: datetime) -> Action:
+def _leave(
+    replica_set: ReplicaSet,
+    replica: Replica,
+    candidates: Mapping[str, Candidate],
+    now: datetime,
+    policy: Policy,
+) -> list[Action]:
+    """End a replica that is one too many: where others go on, once it has answered what it was asked."""
     if replica.phase is Phase.LOST:
-        return Forget(replica)
-    return End(replica.lost("not wanted any more", failures=0, not_before=now), "not wanted any more")
+        return [Forget(replica)]
+    reason = "not needed any more"
+    if replica_set.num_replicas == 0 or not replica.answers or replica.phase is Phase.STARTING:
+        return [End(replica.lost(reason, failures=0, not_before=now), reason)]
+    if replica.phase is Phase.LEAVING:
+        return _drained(replica, now, policy)
+    if candidates:
+        return _sync_adapters(replica_set, replica, candidates)
+    return [Drain(replica.leaving(reason, until=now + policy.drain_within))]
+
+
+def _drained(replica: Replica, now: datetime, policy: Policy) -> list[Action]:
+    assert replica.not_before is not None, "it is set when a replica begins to leave"
+    is_known_to_leave = now >= replica.not_before - policy.drain_within + policy.unrouted_after
+    if now < replica.not_before and (replica.is_busy or not is_known_to_leave):
+        return []
+    return [End(replica.lost(replica.reason, failures=0, not_before=now), replica.reason)]
 
 
 def _sync_adapters(

@@ -8,9 +8,10 @@ from datetime import timedelta
 
 from services.serving_controller import store
 from services.serving_controller.clients.vllm import NoAnswer
-from services.serving_controller.decide import candidates, loads, pools, slots
+from services.serving_controller.decide import candidates, loads, pools, scaling, slots
 from services.serving_controller.decide.loads import Refusals
 from services.serving_controller.decide.pools import Action, Policy
+from services.serving_controller.decide.scaling import Scale
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.handlers.messages import apply
 from services.serving_controller.handlers.steps import Outcome, Steps
@@ -82,6 +83,12 @@ class ReconcileLoop:
         self._put_off: dict[str, float] = {}
         """When a load failed for want of storage, by served name: others go before it."""
         self._quiet: dict[str, Quiet] = {}
+        self._scales: dict[str, Scale] = {}
+        """How many replicas each replica set shall have."""
+
+    @property
+    def is_scaling(self) -> bool:
+        return self._policy.max_replicas_per_pool > self._policy.replicas_per_pool
 
     async def start(self) -> None:
         """End what was started but not written down by a controller that died in between.
@@ -89,8 +96,16 @@ class ReconcileLoop:
         What this process knew when it led before is old.
         """
         self._replica_versions, self._replicas = {}, ()
-        for known_before in (self._servables, self._routed, self._resident, self._quiet, self._refusals):
-            known_before.clear()
+        known_before = (
+            self._servables,
+            self._routed,
+            self._resident,
+            self._quiet,
+            self._refusals,
+            self._scales,
+        )
+        for each in known_before:
+            each.clear()
         self._extended.clear()
         async with self._service.unit() as unit:
             replicas = await store.replicas(unit.conn)
@@ -120,16 +135,46 @@ class ReconcileLoop:
             now=now,
             policy=self._policy,
         )
+        replica_sets = {name: self._scaled(each) for name, each in replica_sets.items()}
+        self._scales = {name: scale for name, scale in self._scales.items() if name in replica_sets}
         leased = {_replica_set_of(replica_id) for replica_id in leases or ()}
         for name in replica_sets.keys() | {replica.replica_set for replica in self._replicas} | leased:
             if name in under_way or self._paused_until.get(name, 0.0) > time.monotonic():
                 continue
-            replicas = tuple(replica for replica in self._replicas if replica.replica_set == name)
+            replicas = self._replicas_of(name)
             # It shall serve nothing any more: as its replicas know it.
             base_sha = replicas[0].base_sha if replicas else ""
             replica_set = _with_leases(replica_sets.get(name) or ReplicaSet(name, base_sha), leases)
             if not await self._is_quiet(replica_set, replicas):
                 self._begin(replica_set, replicas)
+
+    def _replicas_of(self, name: str) -> tuple[Replica, ...]:
+        return tuple(replica for replica in self._replicas if replica.replica_set == name)
+
+    def _scaled(self, replica_set: ReplicaSet) -> ReplicaSet:
+        if replica_set.name not in self._scales:
+            replicas = self._replicas_of(replica_set.name)
+            self._scales[replica_set.name] = scaling.first_scale(replicas, self._policy)
+        return replace(replica_set, num_replicas=self._scales[replica_set.name].num_replicas)
+
+    async def scale(self) -> None:
+        """Judge by what replicas have to answer how many there shall be at the next look."""
+        for name, before in tuple(self._scales.items()):
+            replicas = self._replicas_of(name)
+            ready = [replica for replica in replicas if replica.phase is Phase.READY]
+            answers = await asyncio.gather(*map(self._steps.requests, ready))
+            requests = {
+                replica.replica_id: answer
+                for replica, answer in zip(ready, answers, strict=True)
+                if answer is not None
+            }
+            scale = scaling.next_scale(
+                before, replicas, requests, now=self._service.clock(), policy=self._policy
+            )
+            if scale.num_replicas != before.num_replicas:
+                log.info("replicas are scaled", replica_set=name, replicas=scale.num_replicas)
+            if name in self._scales:
+                self._scales[name] = scale
 
     async def extend_leases(self) -> None:
         assert self.leases is not None, "it is called where replicas lease devices"

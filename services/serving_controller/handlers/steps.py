@@ -28,6 +28,7 @@ from services.serving_controller.model import (
     Phase,
     Replica,
     ReplicaSet,
+    Requests,
     Servable,
     is_candidate,
     pool_of,
@@ -104,7 +105,21 @@ class Steps:
             return replace(replica, answers=False)
         loaded = replica.loaded & frozenset(models)
         strays = frozenset(name for name in models if name not in loaded and is_candidate(name))
-        return replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
+        replica = replace(replica, is_alive=True, answers=True, loaded=loaded, strays=strays)
+        if replica.phase is Phase.LEAVING:
+            requests = await self.requests(replica)
+            return replace(replica, is_busy=requests is None or requests.total > 0)
+        return replica
+
+    async def requests(self, replica: Replica) -> Requests | None:
+        """What it has to answer; None where that is not known."""
+        try:
+            return await self._client(replica).requests()
+        except (NoAnswer, ValueError) as error:
+            log.warning(
+                "requests of a replica are not known", replica_id=replica.replica_id, error=str(error)
+            )
+            return None
 
     async def execute(self, action: Step, replica_set: ReplicaSet, known: dict[str, Replica]) -> Outcome:
         match action:
@@ -112,6 +127,8 @@ class Steps:
                 return await self._start(action, replica_set)
             case pools.End(replica, reason):
                 return await self._end(known[replica.replica_id], replica, reason)
+            case pools.Drain(replica):
+                return self._drain(replica)
             case pools.Forget(replica):
                 return Outcome(replica, forgotten=True)
             case pools.Admit(replica):
@@ -182,15 +199,12 @@ class Steps:
         """Kill first, then emit: what was called lost can not answer any more."""
         await self._backend.end(was.replica_id)
         log.warning("replica ended", replica_id=was.replica_id, reason=reason, failures=kept.failures)
-        if was.phase is not Phase.READY:
-            return Outcome(kept)
-        lost = ReplicaLost(
-            pool=pool_of(was.base_sha),
-            base_sha=was.base_sha,
-            replica=replica_address(was.address),
-            reason=reason,
-        )
-        return Outcome(kept, (lost,))
+        return Outcome(kept, (_lost(was, reason),) if was.phase is Phase.READY else ())
+
+    def _drain(self, kept: Replica) -> Outcome:
+        """Emit first: nobody shall ask it any more, and it answers what it was asked."""
+        log.info("replica leaves", replica_id=kept.replica_id, reason=kept.reason)
+        return Outcome(kept, (_lost(kept, kept.reason),))
 
     def _given_up(self, replica: Replica, reason: str) -> Replica:
         return pools.end(replica, reason, now=self._clock(), policy=self._policy).replica
@@ -304,6 +318,15 @@ class Steps:
 def base_name(replica_set: ReplicaSet) -> str:
     """What a replica calls its base model."""
     return replica_set.base_names[0] if replica_set.base_names else replica_set.pool
+
+
+def _lost(replica: Replica, reason: str) -> ReplicaLost:
+    return ReplicaLost(
+        pool=pool_of(replica.base_sha),
+        base_sha=replica.base_sha,
+        replica=replica_address(replica.address),
+        reason=reason,
+    )
 
 
 def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoaded:

@@ -93,6 +93,14 @@ def test_several_devices_are_leased_and_have_a_process_each(tmp_path, changes):
     assert (leases.pool, leases.extend_every * 5) == ("gpu", leases.term)
 
 
+def test_the_most_replicas_are_no_fewer_than_the_least(tmp_path):
+    fields = {**VALUES, **dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)}
+    fields |= {"postgres_dsn": "postgresql://p", "replicas_per_pool": 3}
+    with pytest.raises(ValidationError, match="max_replicas_per_pool: found 2, expected at least"):
+        Settings(**fields, max_replicas_per_pool=2)
+    assert Settings(**fields).policy.max_replicas_per_pool == 3
+
+
 def test_where_servers_are_verified_the_controller_needs_a_certificate(tmp_path):
     renew_authority(tmp_path, now=utc_now())
     paths = dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)

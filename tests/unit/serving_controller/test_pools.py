@@ -22,6 +22,7 @@ from services.serving_controller.decide.pools import (
     Unload,
 )
 from services.serving_controller.model import (
+    Candidate,
     DesiredServable,
     Failure,
     Phase,
@@ -46,6 +47,7 @@ from tests.unit.serving_controller.builders import (
     a_replica,
     a_replica_set,
     a_servable,
+    an_address,
 )
 
 POLICY = Policy()
@@ -244,13 +246,66 @@ class TestPlan:
     def test_ends_and_forgets_what_is_not_wanted(self):
         replica_set = a_replica_set(num_replicas=0)
         (end,) = plan(replica_set, a_replica())
-        assert end.reason == end.replica.reason == "not wanted any more"
+        assert end.reason == end.replica.reason == "not needed any more"
         assert (end.replica.failures, end.replica.not_before) == (0, NOON)
         assert plan(replica_set, end.replica) == (Forget(end.replica),)
 
     def test_never_loads_into_a_full_models_replica(self):
         replica_set = a_replica_set(full=FULL, base_names=())
         assert plan(replica_set, a_replica(loaded=frozenset({FULL.served_name}))) == ()
+
+
+class TestLeaving:
+    """A replica that is one too many, where another one goes on."""
+
+    UNTIL = NOON + POLICY.drain_within
+
+    def leaving(self, **changes):
+        return replace(a_replica(1).leaving("not needed any more", until=self.UNTIL), **changes)
+
+    def test_first_nobody_asks_it_any_more(self):
+        (drain,) = plan(a_replica_set(), a_replica(), a_replica(1))
+        assert drain.replica == self.leaving()
+
+    def test_a_candidate_keeps_it(self):
+        """Its evaluation would begin again."""
+        servable = a_servable(3)
+        name = servable.served_name
+        candidate = Candidate("eval-1", servable, LATER, "c-1", host=an_address(1))
+        replica_set = a_replica_set(candidates={name: candidate})
+        held = a_replica(1, loaded=frozenset({name}))
+        assert plan(replica_set, a_replica(), held) == ()
+
+    @pytest.mark.parametrize(
+        ("is_busy", "after", "ends"),
+        [
+            (False, timedelta(seconds=4), False),
+            (False, timedelta(seconds=5), True),
+            (True, POLICY.drain_within - timedelta(seconds=1), False),
+            (True, POLICY.drain_within, True),
+        ],
+    )
+    def test_it_ends_once_it_has_answered_all_or_its_time_is_over(self, is_busy, after, ends):
+        """It may have no request while gateways have not heard yet that it leaves."""
+        actions = plan(a_replica_set(), a_replica(), self.leaving(is_busy=is_busy), now=NOON + after)
+        assert [type(action) for action in actions] == ([End] if ends else [])
+
+    def test_it_ends_though_it_would_be_needed_again(self):
+        """Then it is started again."""
+        (end,) = plan(a_replica_set(num_replicas=2), a_replica(), self.leaving(is_busy=False), now=self.UNTIL)
+        assert (end.replica.phase, end.reason) == (Phase.LOST, "not needed any more")
+
+    def test_one_that_died_or_is_silent_ends_at_once(self):
+        for changes in ({"is_alive": False, "answers": False}, {"answers": False}):
+            (end,) = plan(a_replica_set(), a_replica(), self.leaving(**changes))
+            assert isinstance(end, End)
+
+    def test_its_adapters_are_not_routed(self):
+        name = ONE.served_name
+        here, there = (a_replica(index, loaded=frozenset({name})) for index in range(2))
+        gone = replace(self.leaving(), loaded=there.loaded)
+        served = pools.served_by_name([name], [here, gone], {}, policy=POLICY)[name]
+        assert (served.addresses, served.is_everywhere) == (frozenset({here.address}), True)
 
 
 class TestBackOff:
