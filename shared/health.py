@@ -1,7 +1,8 @@
-"""The routes `/livez`, `/healthz` (by progress) and `/metrics`, for any service without routes of its own."""
+"""The routes `/livez`, `/healthz` (by progress) and `/metrics`, for any service without a web framework, and those
+that it answers by POST beside them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +14,18 @@ MAX_AWAY_SECONDS = 5.0
 RETRY_AFTER = {"retry-after": "5"}
 """Header that every answer with status 503 carries."""
 
-ROUTES = "/livez, /healthz and /metrics"
+ROUTES = ("/livez", "/healthz", "/metrics")
 
 Asgi = Callable[..., Any]
+Answer = Callable[[Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
+"""Headers, with names in lower case, and body of a request become status and JSON of its answer."""
+
+
+@dataclass(frozen=True)
+class Route:
+    answer: Answer
+    max_bytes: int
+    """Size above which a body is refused."""
 
 
 @dataclass
@@ -45,8 +55,14 @@ class Probe:
         return 503 if problems else 200, body
 
 
-def asgi_app(probe: Probe, *, lifespan: Callable[[], AbstractAsyncContextManager[None]]) -> Asgi:
-    metrics = make_asgi_app()
+def asgi_app(
+    probe: Probe,
+    *,
+    lifespan: Callable[[], AbstractAsyncContextManager[None]],
+    routes: Mapping[str, Route] | None = None,
+) -> Asgi:
+    metrics, routes = make_asgi_app(), routes or {}
+    known = [*ROUTES, *routes]
 
     async def app(scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:
         if scope["type"] == "lifespan":
@@ -57,10 +73,32 @@ def asgi_app(probe: Probe, *, lifespan: Callable[[], AbstractAsyncContextManager
             await _answer(send, *probe.answer())
         elif scope["path"].rstrip("/") == "/metrics":
             await metrics(scope, receive, send)
+        elif scope["path"] in routes:
+            await _post(routes[scope["path"]], scope, receive, send)
         else:
-            await _answer(send, 404, {"error": f"no route {scope['path']}; there are {ROUTES}"})
+            there = f"{', '.join(known[:-1])} and {known[-1]}"
+            await _answer(send, 404, {"error": f"no route {scope['path']}; there are {there}"})
 
     return app
+
+
+async def _post(route: Route, scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:
+    if scope["method"] != "POST":
+        await _answer(send, 405, {"error": f"method {scope['method']}, expected POST"})
+        return
+    body, is_whole = b"", False
+    while not is_whole and len(body) <= route.max_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message.get("body", b"")
+        is_whole = not message.get("more_body", False)
+    if len(body) > route.max_bytes:
+        await _answer(send, 413, {"error": f"more than {route.max_bytes} bytes"})
+        return
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    status, content = await route.answer(headers, body)
+    await _send(send, status, content)
 
 
 async def _live(lifespan: Callable[[], AbstractAsyncContextManager[None]], receive: Asgi, send: Asgi) -> None:
@@ -72,7 +110,11 @@ async def _live(lifespan: Callable[[], AbstractAsyncContextManager[None]], recei
 
 
 async def _answer(send: Asgi, status: int, body: dict[str, Any]) -> None:
+    await _send(send, status, json.dumps(body).encode())
+
+
+async def _send(send: Asgi, status: int, content: bytes) -> None:
     fields = {"content-type": "application/json"} | (RETRY_AFTER if status == 503 else {})
     headers = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+    await send({"type": "http.response.body", "body": content})

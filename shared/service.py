@@ -20,7 +20,7 @@ from schemas.parked import DropParked, ReplayParked
 from schemas.topics import LISTENS, OF_EVERY_TENANT, READERS, TOPICS, Topic, topic_carrying
 from shared import loops
 from shared.failpoints import failpoint
-from shared.health import Probe, asgi_app
+from shared.health import Answer, Probe, Route, asgi_app
 from shared.log import configure_logging, get_logger
 from shared.loops import Loop
 from shared.messaging.consumer import Consumer, Handler
@@ -147,6 +147,7 @@ class Service:
         """Monotonic time since which no records are consumed, in seconds; None while some are."""
         self._loops: list[tuple[str, Loop]] = []
         self._prunings: list[Pruning] = []
+        self._routes: dict[str, Route] = {}
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
         if self._listens:
@@ -223,6 +224,10 @@ class Service:
         """Delete old rows of one of the service's tables once an hour; Pruning describes `query`."""
         self._prunings.append(Pruning(query, older_than))
 
+    def on_post(self, path: str, answer: Answer, *, max_bytes: int) -> None:
+        """Answer POST requests to this path, beside the routes that every service has."""
+        self._routes[path] = Route(answer, max_bytes)
+
     def on_lead(self, function: Loop) -> None:
         """Call the function when this process begins to lead, before its singleton loops run."""
         self._leader.begin_hooks.append(function)
@@ -287,7 +292,7 @@ class Service:
         """Serve until SIGTERM or SIGINT."""
         configure_logging(self.name)
         configure_telemetry(self.name)
-        serve(asgi_app(self.probe, lifespan=self.running), self.settings)
+        serve(asgi_app(self.probe, lifespan=self.running, routes=self._routes), self.settings)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

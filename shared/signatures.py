@@ -1,7 +1,7 @@
-"""Ed25519 signatures of records: who has a writer's public key knows that it wrote a record, and wrote it so.
+"""Ed25519 signatures of records and requests: who has a writer's public key knows that it wrote one, and wrote it so.
 
-All of a record is signed but its place: topic, key, headers and value, as they are and not as they are read. Keys are
-32 bytes in hexadecimal.
+All of a record is signed but its place: topic, key, headers and value, as they are and not as they are read; of a
+request over HTTP its body. Keys are 32 bytes in hexadecimal.
 """
 
 import base64
@@ -18,6 +18,7 @@ from shared.record import Record
 
 PURPOSE = b"retune.record.v1\0"
 """Prefix of the signed bytes, so that a signature serves no other purpose."""
+REQUEST_PURPOSE = b"retune.request.v1\0"
 LENGTH_BYTES = 8
 
 
@@ -33,10 +34,14 @@ class PrivateKey:
         signature = self._key.sign(_content(topic, key, headers, value))
         return [*headers, (SIGNATURE, base64.b64encode(signature))]
 
+    def signature_of(self, body: bytes) -> str:
+        """Return the signature of a request with this body, as its header has it."""
+        return base64.b64encode(self._key.sign(REQUEST_PURPOSE + body)).decode()
+
 
 @dataclass(frozen=True)
 class Signed:
-    """The bytes of a record that are signed, and the signature that came with it; an empty one where none did."""
+    """The bytes that are signed, and the signature that came with them; an empty one where none did."""
 
     content: bytes
     signature: bytes
@@ -56,6 +61,10 @@ def signed_part(record: Record) -> Signed:
     return Signed(content, _signature(record))
 
 
+def signed_request(body: bytes, signature: str) -> Signed:
+    return Signed(REQUEST_PURPOSE + body, _decoded(signature.encode()))
+
+
 def require_signature(record: Record | None, public_key: str | None) -> None:
     """Raise Rejected unless the holder of the key signed the record. None: nobody has a key, and nothing is asked."""
     assert record is not None, "what is signed comes as a record"
@@ -72,7 +81,10 @@ def _content(topic: str, key: bytes, headers: Iterable[tuple[str, bytes]], value
 
 
 def _signature(record: Record) -> bytes:
-    text = dict(record.headers).get(SIGNATURE) or b""
+    return _decoded(dict(record.headers).get(SIGNATURE) or b"")
+
+
+def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -12,7 +12,7 @@ from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.replica_metrics import ReplicaMetrics
 from services.serving_controller.settings import Settings
-from shared.replica_client import replica_client
+from shared.http_client import http_client
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
@@ -20,7 +20,7 @@ from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("serving_controller", settings)
-    http = replica_client(settings.tls)
+    http = http_client(settings.tls)
     backend = LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine)
     steps = Steps(
         backend,

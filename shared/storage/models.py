@@ -9,10 +9,10 @@ from typing import Literal
 from schemas import layout
 from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from shared.errors import CorruptObject
-from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+from shared.storage.objects import WriteOnceStore, fetch_files, get_manifest
 
 
-async def fetch_base_model(objects: ObjectStore, base_sha: str, into: Path, *, draft: Path) -> None:
+async def fetch_base_model(objects: WriteOnceStore, base_sha: str, into: Path, *, draft: Path) -> None:
     """Fetch a base model's verified files by way of `draft`, on the same file system.
 
     Raises: CorruptObject, StorageUnavailable, KeyError.
@@ -26,7 +26,7 @@ async def fetch_base_model(objects: ObjectStore, base_sha: str, into: Path, *, d
 
 
 async def fetch_model(
-    objects: ObjectStore,
+    objects: WriteOnceStore,
     digest: str,
     into: Path,
     *,
@@ -48,7 +48,7 @@ async def fetch_model(
 
 
 async def _fetch(
-    objects: ObjectStore,
+    objects: WriteOnceStore,
     key_of: Callable[[str], str],
     files: Sequence[FileEntry],
     into: Path,

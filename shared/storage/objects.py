@@ -14,6 +14,9 @@ from shared.errors import CorruptObject
 from shared.failpoints import failpoint
 
 MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024
+MULTIPART_BYTES = 64 * 1024 * 1024
+"""Size above which a file is stored in parts of that size."""
+CHUNK_BYTES = 1024 * 1024
 PARALLEL_FETCHES = 4
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -27,8 +30,11 @@ class ObjectHead:
     """Digest from our own metadata; None in listings."""
 
 
-class ObjectStore(Protocol):
-    """A bucket. Methods raise StorageUnavailable, CorruptObject or Conflict, and KeyError if a key does not exist."""
+class WriteOnceStore(Protocol):
+    """A bucket to which objects are added, and of which none is taken.
+
+    Methods raise StorageUnavailable, CorruptObject or Conflict, and KeyError if a key does not exist.
+    """
 
     async def put_file(self, key: str, path: Path, *, sha256: str) -> None:
         """Write once. An existing object with the same sha256 is success; any other raises Conflict."""
@@ -50,13 +56,17 @@ class ObjectStore(Protocol):
 
     async def list_objects(self, prefix: str) -> list[ObjectHead]: ...
 
+
+class ObjectStore(WriteOnceStore, Protocol):
+    """A bucket with all that its owner may do."""
+
     async def delete(self, keys: Iterable[str]) -> None: ...
 
     async def copy(self, source: str, target: str, *, sha256: str) -> None:
         """Copy within the bucket; `target` is written once."""
 
 
-async def put_manifest(objects: ObjectStore, key: str, manifest: BaseModel) -> str:
+async def put_manifest(objects: WriteOnceStore, key: str, manifest: BaseModel) -> str:
     """Write the manifest, after all of its files, and return its sha256."""
     failpoint("s3.manifest.before")
     digest = await objects.put_bytes(key, manifest_bytes(manifest))
@@ -69,7 +79,7 @@ def manifest_bytes(manifest: BaseModel) -> bytes:
 
 
 async def get_manifest(
-    objects: ObjectStore, key: str, model: type[Model], *, sha256: str | None = None
+    objects: WriteOnceStore, key: str, model: type[Model], *, sha256: str | None = None
 ) -> Model:
     """Read and parse a manifest. Raises CorruptObject if the object is no such manifest."""
     content = await objects.get_bytes(key, sha256=sha256)
@@ -80,7 +90,7 @@ async def get_manifest(
 
 
 async def fetch_files(
-    objects: ObjectStore, key_of: Callable[[str], str], files: Sequence[FileEntry], into: Path
+    objects: WriteOnceStore, key_of: Callable[[str], str], files: Sequence[FileEntry], into: Path
 ) -> None:
     """Fetch files below `into` under their own paths, a few at a time, each verified.
 
@@ -108,6 +118,13 @@ async def fetch_files(
     outcomes = await asyncio.gather(*(fetch(entry) for entry in files), return_exceptions=True)
     for error in filter(None, outcomes):
         raise error
+
+
+def require_content(key: str, digest: str, num_bytes: int, *, sha256: str, size_bytes: int) -> None:
+    """Raise CorruptObject unless the content that was read has this sha256 and size."""
+    if (digest, num_bytes) != (sha256, size_bytes):
+        content = f"{num_bytes} bytes with sha256 {digest}"
+        raise CorruptObject(f"{key}: has {content}, expected {size_bytes} bytes with sha256 {sha256}")
 
 
 def sha256_of(path: Path) -> str:

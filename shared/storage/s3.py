@@ -16,12 +16,15 @@ from botocore.exceptions import BotoCoreError, ClientError, SSLError
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
 from shared.failpoints import failpoint
 from shared.settings import ServiceSettings
-from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead
+from shared.storage.objects import (
+    CHUNK_BYTES,
+    MAX_BYTES_IN_MEMORY,
+    MULTIPART_BYTES,
+    ObjectHead,
+    require_content,
+)
 from shared.storage.signing import SIGNATURE, StoreClock
 from shared.tls import CA_FILE
-
-MULTIPART_BYTES = 64 * 1024 * 1024
-CHUNK_BYTES = 1024 * 1024
 
 Result = TypeVar("Result")
 
@@ -199,7 +202,7 @@ class S3ObjectStore:
                     digest.update(chunk)
                     size += len(chunk)
                     file.write(chunk)
-            _verify(key, digest.hexdigest(), sha256, size, size_bytes)
+            require_content(key, digest.hexdigest(), size, sha256=sha256, size_bytes=size_bytes)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -209,7 +212,7 @@ class S3ObjectStore:
         for chunk in self._client.get_object(Bucket=self._bucket, Key=key)["Body"].iter_chunks(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-        _verify(key, digest.hexdigest(), sha256, size, size_bytes)
+        require_content(key, digest.hexdigest(), size, sha256=sha256, size_bytes=size_bytes)
 
     def _get_bytes(self, key: str, sha256: str | None, limit_bytes: int) -> bytes:
         answer = self._client.get_object(Bucket=self._bucket, Key=key)
@@ -217,7 +220,8 @@ class S3ObjectStore:
             raise CorruptObject(f"{key} has {answer['ContentLength']} bytes, expected at most {limit_bytes}")
         data: bytes = answer["Body"].read()
         if sha256 is not None:
-            _verify(key, hashlib.sha256(data).hexdigest(), sha256, len(data), answer["ContentLength"])
+            digest, size = hashlib.sha256(data).hexdigest(), answer["ContentLength"]
+            require_content(key, digest, len(data), sha256=sha256, size_bytes=size)
         return data
 
     def _head(self, key: str) -> ObjectHead | None:
@@ -259,12 +263,6 @@ class S3ObjectStore:
         head = self._head(key)
         if head is None or head.sha256 != sha256:
             raise Conflict(f"{key} exists with other bytes than sha256 {sha256}")
-
-
-def _verify(key: str, found_sha256: str, sha256: str, found_bytes: int, size_bytes: int) -> None:
-    if (found_sha256, found_bytes) != (sha256, size_bytes):
-        content = f"{found_bytes} bytes with sha256 {found_sha256}"
-        raise CorruptObject(f"{key}: found {content}, expected {size_bytes} bytes with sha256 {sha256}")
 
 
 def _translated(error: ClientError, key: object) -> Exception:

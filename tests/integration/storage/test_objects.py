@@ -1,4 +1,4 @@
-"""One suite for the bucket in memory and the real one, so that the fake cannot drift."""
+"""One suite for the bucket in memory, the real one, and the real one by signed requests, so that none can drift."""
 
 import asyncio
 import hashlib
@@ -7,23 +7,47 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 from botocore import auth
 
 from schemas.artifacts import FileEntry
+from schemas.object_requests import ObjectRequest, PresignedRequest
 from shared.errors import Conflict, CorruptObject, StorageUnavailable
-from shared.storage.objects import ObjectStore, fetch_files, sha256_of
-from shared.storage.s3 import MULTIPART_BYTES, S3ObjectStore
+from shared.storage.objects import MULTIPART_BYTES, WriteOnceStore, fetch_files, sha256_of
+from shared.storage.presigned import PresignedObjectStore
+from shared.storage.presigner import Presigner, StoreTime
+from shared.storage.s3 import S3ObjectStore
 from shared.storage.testing import FakeObjectStore
 
 pytestmark = pytest.mark.stack
 
 
-@pytest.fixture(params=["fake", "s3"])
-async def objects(request: pytest.FixtureRequest) -> ObjectStore:
+class LocalSigner:
+    """A Signer that has the key itself."""
+
+    def __init__(self, stack, user: str) -> None:
+        keys = stack.s3_credentials(user)
+        self._presigner = Presigner(
+            stack.s3_endpoint, keys.access_key, keys.secret_key, bucket=stack.s3_bucket
+        )
+        self._time = StoreTime(stack.s3_endpoint, ca_file=None)
+        self.late = timedelta(0)
+        """How long ago the requests were signed that are not fresh."""
+
+    async def sign(self, asked: ObjectRequest, *, fresh: bool = False) -> PresignedRequest:
+        now = await self._time.now()
+        return self._presigner.sign(asked, at=now if fresh else now - self.late)
+
+
+@pytest.fixture(params=["fake", "s3", "presigned"])
+def objects(request: pytest.FixtureRequest) -> WriteOnceStore:
     if request.param == "fake":
         return FakeObjectStore()
-    return s3_as(request.getfixturevalue("stack"), "registry")
+    stack = request.getfixturevalue("stack")
+    if request.param == "presigned":
+        return PresignedObjectStore(LocalSigner(stack, "registry"))
+    return s3_as(stack, "registry")
 
 
 def s3_as(stack, user: str) -> S3ObjectStore:
@@ -102,6 +126,18 @@ async def test_a_missing_key_is_a_key_error(objects):
         await objects.get_bytes(key)
 
 
+async def test_what_was_put_is_listed(objects):
+    base = new_key()
+    for name in ("a", "b c", "d&e"):
+        await objects.put_bytes(f"{base}/{name}", b"1")
+    heads = await objects.list_objects(f"{base}/")
+    assert [(head.key, head.size_bytes) for head in heads] == [
+        (f"{base}/{name}", 1) for name in ("a", "b c", "d&e")
+    ]
+    assert await objects.get_bytes(f"{base}/b c") == b"1"
+
+
+@pytest.mark.parametrize("objects", ["fake", "s3"], indirect=True)
 async def test_list_copy_and_delete(objects):
     base = new_key()
     await objects.put_bytes(f"{base}/a", b"1")
@@ -133,8 +169,8 @@ async def test_nothing_is_written_after_a_file_that_could_not_be_fetched(stack, 
     shutil.rmtree(into)
 
 
-async def test_a_large_file_goes_in_parts_and_is_write_once_too(stack, tmp_path: Path):
-    objects = s3_as(stack, "registry")
+@pytest.mark.parametrize("objects", ["s3", "presigned"], indirect=True)
+async def test_a_large_file_goes_in_parts_and_is_write_once_too(objects, tmp_path: Path):
     path = tmp_path / "large"
     path.write_bytes(b"\0" * (MULTIPART_BYTES + 1))
     key = new_key()
@@ -144,6 +180,45 @@ async def test_a_large_file_goes_in_parts_and_is_write_once_too(stack, tmp_path:
     path.write_bytes(b"\1" * (MULTIPART_BYTES + 1))
     with pytest.raises(Conflict):
         await objects.put_file(key, path, sha256=sha256_of(path))
+
+
+async def test_a_request_that_was_signed_too_long_ago_is_signed_again(stack):
+    signer = LocalSigner(stack, "registry")
+    signer.late, key = timedelta(hours=1), new_key()
+    await PresignedObjectStore(signer).put_bytes(key, b"weights")
+    assert await s3_as(stack, "registry").get_bytes(key) == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"body": b"Weights"}, "BadDigest"),
+        ({"body": b"weights and more"}, "SignatureDoesNotMatch"),
+        ({"without": "if-none-match"}, "SignatureDoesNotMatch"),
+        ({"headers": {"x-amz-copy-source": "/retune/models/another"}}, "AccessDenied"),
+        ({"method": "DELETE"}, "SignatureDoesNotMatch"),
+        ({"key": "another"}, "SignatureDoesNotMatch"),
+        ({"query": "&acl="}, "SignatureDoesNotMatch"),
+    ],
+)
+async def test_a_signed_request_is_good_for_nothing_else(stack, change, code):
+    key = new_key()
+    asked = ObjectRequest(operation="put", key=key, sha256=digest(b"weights"), size_bytes=7)
+    signed = await LocalSigner(stack, "registry").sign(asked)
+    headers = {name: value for name, value in signed.headers.items() if name != change.get("without")}
+    body = change.get("body", b"weights")
+    headers |= change.get("headers", {}) | {"content-length": str(len(body))}
+    url = signed.url.replace(key, change.get("key", key)) + change.get("query", "")
+    async with httpx.AsyncClient() as client:
+        method = change.get("method", signed.method)
+        answer = await client.request(method, url, headers=headers, content=body)
+    assert f"<Code>{code}</Code>" in answer.text
+    assert await s3_as(stack, "registry").head(key) is None
+
+
+async def test_s3_that_does_not_answer_tells_no_time():
+    with pytest.raises(StorageUnavailable, match=r"time of http://127.0.0.1:9"):
+        await StoreTime("http://127.0.0.1:9", ca_file=None).now()
 
 
 async def test_a_store_that_does_not_answer_is_unavailable():

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from deploy.local import certificates
 from shared.clock import utc_now
-from shared.replica_client import replica_client
+from shared.http_client import http_client
 from shared.tls import Tls, client_context, require_https
 
 CERTIFICATE_END = "-----END PRIVATE KEY-----\n"
@@ -90,6 +90,6 @@ def test_a_plain_address_is_named_with_its_setting(authority):
 
 
 async def test_no_replica_is_asked_in_plain_text_where_it_could_be_verified(authority):
-    async with replica_client(Tls(ca_file=authority)) as client:
+    async with http_client(Tls(ca_file=authority)) as client:
         with pytest.raises(httpx.UnsupportedProtocol, match="RETUNE_CA_FILE"):
             await client.get("http://127.0.0.1:1/health")
