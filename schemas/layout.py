@@ -50,9 +50,14 @@ def checkpoint(job_id: str, attempt: int, step: int, path: str = MANIFEST) -> st
     return f"{checkpoints(job_id, attempt)}{step}/{path}"
 
 
+def checkpoints_of(job_id: str) -> str:
+    """Return the prefix of all that all attempts of a job saved."""
+    return f"checkpoints/{job_id}/"
+
+
 def checkpoints(job_id: str, attempt: int) -> str:
     """Return the prefix of all that an attempt saved."""
-    return f"checkpoints/{job_id}/{attempt_name(job_id, attempt)}/"
+    return f"{checkpoints_of(job_id)}{attempt_name(job_id, attempt)}/"
 
 
 def base_model(sha: str, path: str = MANIFEST) -> str:
@@ -81,7 +86,12 @@ def evaluation_items(eval_id: str, group: ItemGroup, page: int) -> str:
 
 
 def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
-    return f"logs/{job_id}/{attempt_name(job_id, attempt)}/{node_index}/{number:06d}"
+    return f"{node_logs(job_id, attempt, node_index)}{number:06d}"
+
+
+def node_logs(job_id: str, attempt: int, node_index: int) -> str:
+    """Return the prefix of what one node of an attempt wrote."""
+    return f"{logs(job_id)}{attempt_name(job_id, attempt)}/{node_index}/"
 
 
 def logs(job_id: str) -> str:
@@ -110,7 +120,9 @@ def is_dns_label(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Key prefixes that a user of the store may read (get, list), write (put, delete) and append to (put)."""
+    """Key prefixes that a user of the store may read (get, list), write (get, put, delete) and append to (get, put).
+
+    Who appends anywhere deletes nowhere."""
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -122,9 +134,10 @@ ACCESS: dict[str, Access] = {
     "ingest": Access(
         reads=("blobs/", "base-models/", "datasets/", "features/"), writes=("datasets/", "features/")
     ),
-    "runner": Access(
+    # For nodes of attempts, each of which is given requests for its own objects alone.
+    "trainer_agent": Access(
         reads=("base-models/", "datasets/", "features/", "checkpoints/", "models/", "logs/"),
-        writes=("features/", "checkpoints/", "logs/"),
+        appends=("features/", "checkpoints/", "logs/"),
     ),
     "checkpoint_watcher": Access(reads=("checkpoints/", "logs/"), writes=("checkpoints/", "logs/")),
     "evaluator": Access(
@@ -138,3 +151,11 @@ ACCESS: dict[str, Access] = {
         writes=("blobs/",),
     ),
 }
+
+FORMER_ACCESS: dict[str, Access] = {
+    "runner": Access(
+        reads=("base-models/", "datasets/", "models/"), writes=("features/", "checkpoints/", "logs/")
+    ),
+}
+"""Access of users that an older release had. They stay for as long as the deployment has their passwords, so that
+nodes which that release started go on."""

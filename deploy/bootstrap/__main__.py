@@ -15,6 +15,7 @@ from botocore.exceptions import EndpointConnectionError, HTTPClientError
 from deploy.bootstrap import kafka, postgres, s3
 from deploy.bootstrap.settings import Settings, settings_of_the_environment
 from deploy.bootstrap.site import Site
+from schemas.layout import FORMER_ACCESS
 from schemas.topics import SERVICES
 from shared.postgres.migrate import migrate
 
@@ -37,6 +38,7 @@ def site_of(settings: Settings) -> Site:
         s3_endpoint=settings.s3_endpoint,
         secret=settings.password,
         topics=settings.topics,
+        former_s3_users=tuple(user for user in FORMER_ACCESS if settings.has_password(f"s3:{user}")),
         ca_file=settings.tls.ca_file,
     )
 

@@ -24,6 +24,9 @@ RUNNER = "runner"
 RUNNER_READS = ("agent.directives",)
 ACCOUNTS = "accounts"
 ANY = "*"
+WRITING = ["s3:*Object", "s3:Abort*"]
+ALONE = ("ingest",)
+"""Users whose prefixes are statements of their own in the policy of the bucket: it is shorter that way."""
 
 
 def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
@@ -31,7 +34,7 @@ def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
 
 
 def s3_users() -> tuple[str, ...]:
-    return (*SERVICES, RUNNER, OPERATOR)
+    return (*SERVICES, OPERATOR)
 
 
 def all_topics(tenants: Iterable[str]) -> tuple[Topic, ...]:
@@ -91,44 +94,45 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
 
     Kept short: the server stores it in one extended attribute, and ext4 has 4 KiB for all of them.
     """
-    prefixes = sorted(
-        {
-            prefix
-            for allowed in access.values()
-            for prefix in (*allowed.reads, *allowed.writes, *allowed.appends)
-        }
-    )
-    statements = _merged(
-        statement for prefix in prefixes for statement in _statements(bucket, prefix, access)
-    )
+    writing = {user: {*allowed.writes, *allowed.appends} for user, allowed in access.items()}
+    listing = {user: {*allowed.reads} for user, allowed in access.items()}
+    # Who writes has the right to all that is done with an object.
+    reading = {user: prefixes - writing[user] for user, prefixes in listing.items()}
+    everything = f"arn:aws:s3:::{bucket}"
+
+    def objects(prefixes: list[str]) -> str | list[str]:
+        return _one_or_all([f"{everything}/{prefix}*" for prefix in prefixes])
+
+    statements = [
+        *(_allow(users, "s3:GetObject", objects(prefixes)) for users, prefixes in _grouped(reading)),
+        *(
+            _allow(users, "s3:ListBucket", everything)
+            | {"Condition": {"StringLike": {"s3:prefix": _one_or_all([f"{each}*" for each in prefixes])}}}
+            for users, prefixes in _grouped(listing)
+        ),
+        *(_allow(users, WRITING, objects(prefixes)) for users, prefixes in _grouped(writing)),
+    ]
+    if appenders := [user for user, allowed in access.items() if allowed.appends]:
+        statements.append(_allow(appenders, "s3:DeleteObject", f"{everything}/*") | {"Effect": "Deny"})
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
 
 
-def _merged(statements: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Statements that allow the same users the same of several resources are one."""
-    resources: dict[str, list[str]] = {}
-    for statement in statements:
-        rest = json.dumps({name: value for name, value in statement.items() if name != "Resource"})
-        resources.setdefault(rest, []).append(statement["Resource"])
-    return [
-        json.loads(rest) | {"Resource": several if len(several) > 1 else several[0]}
-        for rest, several in resources.items()
-    ]
+def _grouped(prefixes_of: Mapping[str, set[str]]) -> Iterator[tuple[list[str], list[str]]]:
+    """Pairs of users and prefixes, so that each user of a pair has each prefix of it, and no user another one."""
+    prefixes_by_users: dict[tuple[str, ...], list[str]] = {
+        (user,): sorted(prefixes_of[user]) for user in ALONE if prefixes_of.get(user)
+    }
+    for prefix in sorted(set().union(*prefixes_of.values())):
+        users = tuple(user for user in prefixes_of if user not in ALONE and prefix in prefixes_of[user])
+        if users:
+            prefixes_by_users.setdefault(users, []).append(prefix)
+    for among, prefixes in prefixes_by_users.items():
+        yield list(among), prefixes
 
 
-def _statements(bucket: str, prefix: str, access: Mapping[str, Access]) -> Iterator[dict[str, Any]]:
-    objects = f"arn:aws:s3:::{bucket}/{prefix}*"
-    if readers := [user for user, allowed in access.items() if prefix in allowed.reads]:
-        # Who writes has the right to all that is done with an object, below.
-        if readers_alone := [user for user in readers if prefix not in access[user].writes]:
-            yield _allow(readers_alone, "s3:GetObject", objects)
-        listing = _allow(readers, "s3:ListBucket", f"arn:aws:s3:::{bucket}")
-        yield listing | {"Condition": {"StringLike": {"s3:prefix": f"{prefix}*"}}}
-    if writers := [user for user, allowed in access.items() if prefix in allowed.writes]:
-        yield _allow(writers, ["s3:*Object", "s3:Abort*"], objects)
-    if appenders := [user for user, allowed in access.items() if prefix in allowed.appends]:
-        yield _allow(appenders, "s3:PutObject", objects)
+def _one_or_all(texts: list[str]) -> str | list[str]:
+    return texts if len(texts) > 1 else texts[0]
 
 
-def _allow(users: list[str], actions: str | list[str], resource: str) -> dict[str, Any]:
+def _allow(users: list[str], actions: str | list[str], resource: str | list[str]) -> dict[str, Any]:
     return {"Effect": "Allow", "Principal": users, "Action": actions, "Resource": resource}

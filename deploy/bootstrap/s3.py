@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from deploy.bootstrap.rights import bucket_policy, s3_users
 from deploy.bootstrap.s3_accounts import replace_accounts
 from deploy.bootstrap.site import BUCKET, REGION, S3_ROOT, Site
-from schemas.layout import ACCESS
+from schemas.layout import ACCESS, FORMER_ACCESS
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -17,12 +17,13 @@ async def set_up(site: Site) -> None:
 
 
 def _set_up(site: Site) -> None:
-    accounts = [site.s3_credentials(user) for user in s3_users()]
+    accounts = [site.s3_credentials(user) for user in (*s3_users(), *site.former_s3_users)]
+    access = ACCESS | {user: FORMER_ACCESS[user] for user in site.former_s3_users}
     replace_accounts(site.s3_endpoint, site.s3_credentials(S3_ROOT), accounts, ca_file=site.ca_file)
     client = _client(site)
     try:
         _create_bucket(client)
-        client.put_bucket_policy(Bucket=BUCKET, Policy=bucket_policy(BUCKET, ACCESS))
+        client.put_bucket_policy(Bucket=BUCKET, Policy=bucket_policy(BUCKET, access))
     finally:
         client.close()
 

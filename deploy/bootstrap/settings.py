@@ -83,6 +83,9 @@ class Settings(BaseSettings):
             tenant_retention_days=self.kafka_tenant_retention_days,
         )
 
+    def has_password(self, secret: str) -> bool:
+        return _key(secret) in self.secret
+
     def password(self, secret: str) -> str:
         """Raises SystemExit where it is not set."""
         value = self.secret.get(_key(secret))

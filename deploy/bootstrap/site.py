@@ -33,6 +33,8 @@ class Site:
     kafka_mechanism: str = "SCRAM-SHA-512"
     """How the broker's own user logs in."""
     topics: KafkaTopics = field(default_factory=KafkaTopics)
+    former_s3_users: tuple[str, ...] = ()
+    """Those of an older release whose passwords are still known (`schemas.layout.FORMER_ACCESS`)."""
     ca_file: Path | None = None
     """Authorities that every server is verified with over TLS; None: plain text."""
 

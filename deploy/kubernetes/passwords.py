@@ -16,7 +16,7 @@ from shared.env_file import read_env_file
 NAMESPACE = "retune-platform"
 POOLS = "retune"
 KAFKA_BOOTSTRAP = f"kafka-kafka-bootstrap.{NAMESPACE}:9092"
-S3_ENDPOINT = f"http://s3.{NAMESPACE}:7070"
+TRAINER_AGENT_URL = f"http://trainer-agent.{NAMESPACE}:8004"
 HUB_TOKEN = "HUB_TOKEN"  # noqa: S105 - the name of the variable
 
 
@@ -28,10 +28,7 @@ def secrets(known: Mapping[str, str], options: argparse.Namespace) -> dict[str, 
         "RUNNER_KAFKA_BOOTSTRAP": options.kafka_bootstrap,
         "RUNNER_KAFKA_USERNAME": "runner",
         "RUNNER_KAFKA_PASSWORD": known["SECRET_KAFKA_RUNNER"],
-        "RUNNER_S3_ENDPOINT": options.s3_endpoint,
-        "RUNNER_S3_ACCESS_KEY": "runner",
-        "RUNNER_S3_SECRET_KEY": known["SECRET_S3_RUNNER"],
-        "RUNNER_S3_BUCKET": "retune",
+        "RUNNER_TRAINER_AGENT_URL": options.trainer_agent_url,
     }
     items = [
         _secret(options.namespace, "passwords", "Opaque", ours),
@@ -53,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kafka-bootstrap", default=KAFKA_BOOTSTRAP, help="address of Kafka for nodes of attempts"
     )
-    parser.add_argument("--s3-endpoint", default=S3_ENDPOINT, help="address of S3 for nodes of attempts")
+    parser.add_argument(
+        "--trainer-agent-url",
+        default=TRAINER_AGENT_URL,
+        help="address of trainer_agent for nodes of attempts",
+    )
     return parser
 
 

@@ -134,7 +134,8 @@ def threads_of_a_process() -> int:
 
 def runner_env(state: State) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
-    settings = {**_kafka(state, RUNNER), **_s3(state, RUNNER), **threads}
+    url = f"{state.scheme}://{LOOPBACK}:{state.port('trainer_agent')}"
+    settings = {**_kafka(state, RUNNER), "TRAINER_AGENT_URL": url, **threads}
     return {f"RUNNER_{name}": value for name, value in settings.items()} | _authority(state)
 
 

@@ -2,6 +2,7 @@
 
 from deploy.bootstrap.site import Site
 from deploy.local.state import LOOPBACK, State
+from schemas.layout import FORMER_ACCESS
 
 
 def site(state: State) -> Site:
@@ -10,5 +11,6 @@ def site(state: State) -> Site:
         postgres_address=f"{LOOPBACK}:{state.port('postgres')}",
         s3_endpoint=f"{state.scheme}://{LOOPBACK}:{state.port('s3')}",
         secret=state.secret,
+        former_s3_users=tuple(user for user in FORMER_ACCESS if state.has_secret(f"s3:{user}")),
         ca_file=state.ca_file,
     )

@@ -65,6 +65,9 @@ class State:
         """Random letters and digits, made at the first request and kept."""
         return str(self._remember("secrets.json", name, lambda known: new_secret()))
 
+    def has_secret(self, name: str) -> bool:
+        return name in files.read_json(self.root / "secrets.json")
+
     def port(self, name: str) -> int:
         """A free port, chosen at the first request and kept."""
         return int(self._remember("ports.json", name, lambda known: claim_port(self.root, known.values())))

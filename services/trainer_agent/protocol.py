@@ -46,6 +46,8 @@ class TrainingOrder(Value):
     reference: Path | None = None
     """File of the log-probabilities of the dataset's answers by the model at step 0, as an earlier run computed them;
     None where there are none, or the method needs none."""
+    reference_number: Count = 0
+    """Number under which the runner stores others, if the child computes them."""
     base_sha: Sha256
     dataset_version: Sha256
     config_hash: Sha256

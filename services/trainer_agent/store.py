@@ -20,9 +20,11 @@ ATTEMPT = Columns(
 )
 RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped")
 
-LOCK_ATTEMPT = f"""
+READ_ATTEMPT = f"""
     SELECT job_id, number, tenant, revision, {ATTEMPT.selected}
-      FROM attempt WHERE job_id = $1 AND number = $2 FOR UPDATE"""
+      FROM attempt WHERE job_id = $1 AND number = $2"""
+
+LOCK_ATTEMPT = f"{READ_ATTEMPT} FOR UPDATE"
 
 SELECT_RUNNERS = f"SELECT {RUNNER.selected} FROM runner WHERE job_id = $1 AND number = $2 ORDER BY node_index"
 
@@ -98,6 +100,12 @@ async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
         return None
     runners = tuple(read(Runner, runner) for runner in await conn.fetch(SELECT_RUNNERS, job_id, number))
     return read(Attempt, row, runners=runners)
+
+
+async def read_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
+    """Return the attempt as it is now, without a lock and without its runners; None if it is not open yet."""
+    row = await conn.fetchrow(READ_ATTEMPT, job_id, number)
+    return None if row is None else read(Attempt, row)
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:

@@ -54,6 +54,7 @@ DIFFERS = {
     "REPLICA_KEYS_DIR": "on a volume that they share",
     "KEYS_DIR": "on a volume that they share",
     "PUBLIC_KEY_FILE": "beside the signing key, on its volume",
+    "NODES_S3_ENDPOINT": "nodes are in another namespace",
     "REPLICATION_FACTOR": "of three brokers",
     "MIN_INSYNC_REPLICAS": "of three brokers",
 }
@@ -270,7 +271,7 @@ class TestSecrets:
         compose = containers.services()[name]["environment"]
         assert more == {
             key for value in compose.values() for key in re.findall(r"SECRET_\w+", str(value))
-        } - own - {"SECRET_KAFKA_RUNNER", "SECRET_S3_RUNNER"}
+        } - own - {"SECRET_KAFKA_RUNNER"}
 
     def test_bootstrap_has_what_it_needs(self, monkeypatch: pytest.MonkeyPatch):
         job = of_kind("Job")["bootstrap"]
@@ -286,12 +287,13 @@ class TestSecrets:
 
     def test_nodes_of_attempts_reach_what_services_reach(self):
         addresses, runner = of_kind("ConfigMap")["platform"]["data"], generated("runner")
-        for runners, services in (
-            ("RUNNER_KAFKA_BOOTSTRAP", "KAFKA_BOOTSTRAP"),
-            ("RUNNER_S3_ENDPOINT", "S3_ENDPOINT"),
+        for nodes, services in (
+            (runner["RUNNER_KAFKA_BOOTSTRAP"], addresses["KAFKA_BOOTSTRAP"]),
+            (addresses["NODES_S3_ENDPOINT"], addresses["S3_ENDPOINT"]),
+            (runner["RUNNER_TRAINER_AGENT_URL"], "http://trainer-agent:8004"),
         ):
-            host, port = addresses[services].rsplit(":", 1)
-            assert runner[runners] == f"{host}.{passwords.NAMESPACE}:{port}", "from another namespace"
+            host, port = services.rsplit(":", 1)
+            assert nodes == f"{host}.{passwords.NAMESPACE}:{port}", "from another namespace"
         compose = containers.resolved(containers.services()["provisioner"])
         assert set(runner) == {name for name in compose if name.startswith("RUNNER_")}
 
@@ -392,12 +394,12 @@ class TestNetwork:
             for policy in policies.values()
             if "retune/service" in policy["spec"]["podSelector"].get("matchLabels", {})
         }
-        assert chosen == {"gateway", "serving_controller"}
+        assert chosen == {"gateway", "serving_controller", "trainer_agent"}
 
     def test_ports_are_those_of_the_parts(self):
         policies = str(of_kind("NetworkPolicy", COMPONENTS / "network"))
         ports = set(re.findall(r"'port': (\d+)", policies))
-        assert ports == {"9092", "5432", "7070", "53"}
+        assert ports == {"9092", "5432", "7070", "8004", "53"}
 
 
 class TestScaling:

@@ -60,6 +60,8 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
         "part",
         "file",
         "checkpoints",
+        "checkpoints_of",
+        "node_logs",
         "features",
         "logs",
         "evaluation_items",

@@ -9,8 +9,9 @@ from services.trainer_agent.runner.journal import Journal
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.runner import Runner
 from services.trainer_agent.runner.settings import Settings
+from services.trainer_agent.runner.signer import NodeSigner
 from shared.log import configure_logging, get_logger
-from shared.storage.s3 import S3ObjectStore
+from shared.storage.presigned import PresignedObjectStore
 
 EXIT_CRASHED = 1
 
@@ -35,13 +36,7 @@ def main() -> None:
 
 async def _run(settings: Settings, log_file: Path) -> int:
     log.info("runner started", node_id=settings.node_id, devices=settings.devices)
-    objects = S3ObjectStore(
-        settings.s3_endpoint,
-        settings.s3_access_key,
-        settings.s3_secret_key.get_secret_value(),
-        bucket=settings.s3_bucket,
-        ca_file=settings.tls.ca_file,
-    )
+    objects = PresignedObjectStore(NodeSigner(settings), ca_file=settings.tls.ca_file)
     journal = Journal(settings.work_dir / "journal.jsonl")
     shipper = LogShipper(
         objects,

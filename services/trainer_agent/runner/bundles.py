@@ -22,7 +22,7 @@ from services.trainer_agent.runner.inputs import part_keys
 from services.trainer_agent.runner.storing import until_stored
 from shared.errors import Conflict, CorruptObject
 from shared.log import get_logger
-from shared.storage.objects import ObjectStore, put_manifest
+from shared.storage.objects import WriteOnceStore, put_manifest
 
 log = get_logger(__name__)
 
@@ -56,7 +56,7 @@ class Uploader:
 
     def __init__(
         self,
-        objects: ObjectStore,
+        objects: WriteOnceStore,
         order: TrainingOrder,
         runner_identity: Identity,
         *,

@@ -43,8 +43,7 @@ class Channel:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._key = settings.job_id.encode()
-        key_file = settings.node_key_file
-        self._private_key = PrivateKey(key_file.read_text().strip()) if key_file else None
+        self._private_key = PrivateKey(settings.node_key_file.read_text().strip())
         context = client_context(settings.tls.ca_file)
         self._client: dict[str, Any] = {
             "bootstrap_servers": settings.kafka_bootstrap,
@@ -97,8 +96,7 @@ class Channel:
         topic = topic_of(type(message), writer=WRITER).name
         headers = to_headers(self._envelope(message, event_id, time))
         value = message.model_dump_json().encode()
-        if self._private_key is not None:
-            headers = self._private_key.signed(headers, topic=topic, key=self._key, value=value)
+        headers = self._private_key.signed(headers, topic=topic, key=self._key, value=value)
         try:
             producer = await self._current_producer()
         except KafkaError as error:

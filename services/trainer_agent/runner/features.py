@@ -1,19 +1,23 @@
 """What is computed of a dataset version once for all jobs: log-probabilities of its answers by a model, in S3.
 
-Each byte is verified. What is damaged is deleted and computed again.
+Each byte is verified. What is damaged, or does not fit, is computed again and stored beside it under the next number:
+no node takes an object away. The newest one counts.
 """
 
 import asyncio
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from schemas import layout
 from schemas.artifacts import DatasetManifest, FileEntry, ReferenceManifest
-from schemas.specification import Method, Recipe, canonical_sha256
+from schemas.specification import Recipe, canonical_sha256
 from services.trainer_agent.protocol import ReferenceComputed, TrainingOrder
+from services.trainer_agent.rights import compares
 from services.trainer_agent.runner.storing import until_stored
 from shared.errors import Conflict, CorruptObject
 from shared.log import get_logger
-from shared.storage.objects import ObjectStore, fetch_files, get_manifest, put_manifest
+from shared.storage.objects import WriteOnceStore, fetch_files, get_manifest, put_manifest
 
 log = get_logger(__name__)
 
@@ -21,31 +25,48 @@ RULES_VERSION = 1
 """Version of the file's content, which is part of a key. Raised with every change of what the file holds."""
 
 
-async def fetch_reference(objects: ObjectStore, order: TrainingOrder, into: Path) -> Path | None:
-    """Fetch the log-probabilities. None: the method needs none, nobody has computed them yet, or they are damaged."""
+MAX_NUMBER = 9
+_NUMBERED = re.compile(rf"(?:\.(?P<number>[0-9]))?/{re.escape(layout.MANIFEST)}")
+
+
+@dataclass(frozen=True)
+class Reference:
+    path: Path | None = None
+    """File of the log-probabilities. None: the method needs none, there are none yet, or they are damaged."""
+    next_number: int = 0
+    """Number under which others are stored, if they are computed."""
+
+
+async def fetch_reference(objects: WriteOnceStore, order: TrainingOrder, into: Path) -> Reference:
     if not compares(order.recipe):
-        return None
+        return Reference()
     version, key = order.dataset_version, reference_key(order)
+    newest = await _newest_number(objects, version, key)
+    if newest is None:
+        return Reference()
+    stored = numbered(key, newest)
     try:
-        manifest = await get_manifest(objects, layout.feature(version, key), ReferenceManifest)
-    except KeyError:
-        return None
-    except CorruptObject as error:
-        await _take_away(objects, order, error)
-        return None
-    path = layout.part(manifest.file.sha256)
-    try:
-        await fetch_files(objects, lambda _: layout.feature(version, key, path), [manifest.file], into)
+        manifest = await get_manifest(objects, layout.feature(version, stored), ReferenceManifest)
+        path = layout.part(manifest.file.sha256)
+        await fetch_files(objects, lambda _: layout.feature(version, stored, path), [manifest.file], into)
     except (CorruptObject, KeyError) as error:
-        await _take_away(objects, order, error)
-        return None
-    log.info("reference log-probabilities are there", dataset_version=version, key=key)
-    return into / manifest.file.path
+        message = "reference log-probabilities are damaged: computed again"
+        log.warning(message, dataset_version=version, key=stored, error=repr(error))
+        return Reference(next_number=newest + 1)
+    log.info("reference log-probabilities are there", dataset_version=version, key=stored)
+    return Reference(into / manifest.file.path, newest + 1)
 
 
-def compares(recipe: Recipe) -> bool:
-    """Return whether training compares its answers with those of the model that it started from."""
-    return recipe.method is Method.DPO and recipe.preferences.has_reference
+async def _newest_number(objects: WriteOnceStore, version: str, key: str) -> int | None:
+    prefix = layout.features(version) + key
+    names = (head.key.removeprefix(prefix) for head in await objects.list_objects(prefix))
+    manifests = filter(None, map(_NUMBERED.fullmatch, names))
+    return max((int(manifest["number"] or 0) for manifest in manifests), default=None)
+
+
+def numbered(key: str, number: int) -> str:
+    """Return the key of the log-probabilities that replace those with the number before."""
+    return f"{key}.{number}" if number else key
 
 
 def needs_start(recipe: Recipe, *, is_resumed: bool, has_reference: bool) -> bool:
@@ -77,7 +98,7 @@ def reference_key(order: TrainingOrder) -> str:
 class ReferenceUploader:
     """Stores what the child has computed, beside its training."""
 
-    def __init__(self, objects: ObjectStore, order: TrainingOrder) -> None:
+    def __init__(self, objects: WriteOnceStore, order: TrainingOrder) -> None:
         self._objects = objects
         self._order = order
         self._task: asyncio.Task[None] | None = None
@@ -96,14 +117,15 @@ class ReferenceUploader:
             await asyncio.wait({self._task})
 
     async def _store(self, computed: ReferenceComputed) -> None:
-        version, key = self._order.dataset_version, reference_key(self._order)
+        version, number = self._order.dataset_version, self._order.reference_number
+        if number > MAX_NUMBER:
+            log.warning("reference log-probabilities not stored: replaced too often", dataset_version=version)
+            return
+        key = numbered(reference_key(self._order), number)
         file = FileEntry(path=layout.REFERENCE, size_bytes=computed.size_bytes, sha256=computed.sha256)
         part = layout.feature(version, key, layout.part(file.sha256))
         manifest = ReferenceManifest(identity=computed.identity, file=file)
         try:
-            if self._order.reference is not None:
-                log.warning("reference log-probabilities that did not fit are replaced", key=key)
-                await until_stored(lambda: _delete(self._objects, self._order))
             await until_stored(lambda: self._objects.put_file(part, computed.path, sha256=file.sha256))
             await until_stored(lambda: put_manifest(self._objects, layout.feature(version, key), manifest))
         except Conflict:
@@ -112,21 +134,3 @@ class ReferenceUploader:
             log.exception("reference log-probabilities not stored", key=key, error=type(error).__name__)
         else:
             log.info("reference log-probabilities stored", dataset_version=version, key=key)
-
-
-async def _take_away(objects: ObjectStore, order: TrainingOrder, error: Exception) -> None:
-    """Delete what is damaged: no node of the attempt is to read it, and what will be computed needs its place."""
-    log.warning(
-        "reference log-probabilities are damaged: deleted, and computed again",
-        dataset_version=order.dataset_version,
-        error=str(error),
-    )
-    await _delete(objects, order)
-
-
-async def _delete(objects: ObjectStore, order: TrainingOrder) -> None:
-    """Delete the manifest first: from then on the log-probabilities do not exist."""
-    version, key = order.dataset_version, reference_key(order)
-    await objects.delete([layout.feature(version, key)])
-    rest = await objects.list_objects(layout.feature(version, key, ""))
-    await objects.delete(head.key for head in rest)

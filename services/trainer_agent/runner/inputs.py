@@ -20,7 +20,7 @@ from shared.errors import CorruptObject
 from shared.log import get_logger
 from shared.retry import RetryPolicy, retry_until_available
 from shared.storage.models import fetch_base_model, fetch_model
-from shared.storage.objects import ObjectStore, fetch_files, get_manifest
+from shared.storage.objects import WriteOnceStore, fetch_files, get_manifest
 
 log = get_logger(__name__)
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 class Inputs:
     def __init__(
-        self, objects: ObjectStore, *, work_dir: Path, cache_dir: Path, retry_policy: RetryPolicy
+        self, objects: WriteOnceStore, *, work_dir: Path, cache_dir: Path, retry_policy: RetryPolicy
     ) -> None:
         self._objects = objects
         self._work_dir = work_dir
@@ -61,11 +61,17 @@ class Inputs:
         into = self._fresh("reference")
         reference = await self._through_outages(lambda: fetch_reference(self._objects, order, into))
         is_needed = needs_start(
-            start.recipe, is_resumed=start.resume is not None, has_reference=reference is not None
+            start.recipe, is_resumed=start.resume is not None, has_reference=reference.path is not None
         )
         start_from = start.start_from if is_needed else None
         start_dir = await self._through_outages(lambda: self._start(start_from, start))
-        return order.model_copy(update={"reference": reference, "start_dir": start_dir})
+        return order.model_copy(
+            update={
+                "reference": reference.path,
+                "reference_number": reference.next_number,
+                "start_dir": start_dir,
+            }
+        )
 
     async def _through_outages(self, call: Callable[[], Awaitable[Result]]) -> Result:
         return await retry_until_available(call, is_away=is_storage_away, retry_policy=self._retry_policy)

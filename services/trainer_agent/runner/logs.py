@@ -8,7 +8,7 @@ from schemas import layout
 from services.trainer_agent.runner.journal import Journal, LogShipped
 from shared.errors import Conflict, StorageUnavailable
 from shared.log import get_logger
-from shared.storage.objects import ObjectStore
+from shared.storage.objects import WriteOnceStore
 
 log = get_logger(__name__)
 
@@ -20,7 +20,7 @@ class LogShipper:
 
     def __init__(
         self,
-        objects: ObjectStore,
+        objects: WriteOnceStore,
         journal: Journal,
         file: Path,
         *,

@@ -30,7 +30,7 @@ from shared.log import get_logger
 from shared.ports import free_port
 from shared.processes.ending import kill_marked
 from shared.retry import RetryPolicy
-from shared.storage.objects import ObjectStore
+from shared.storage.objects import WriteOnceStore
 
 log = get_logger(__name__)
 
@@ -42,7 +42,7 @@ LOG_FLUSH_SECONDS = 3.0
 
 class Runner:
     def __init__(
-        self, settings: Settings, objects: ObjectStore, journal: Journal, shipper: LogShipper
+        self, settings: Settings, objects: WriteOnceStore, journal: Journal, shipper: LogShipper
     ) -> None:
         self._settings = settings
         self._objects = objects

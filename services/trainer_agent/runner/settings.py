@@ -15,10 +15,8 @@ class Settings(BaseSettings):
     kafka_bootstrap: str
     kafka_username: str
     kafka_password: SecretStr
-    s3_endpoint: str
-    s3_access_key: str
-    s3_secret_key: SecretStr
-    s3_bucket: str = "retune"
+    trainer_agent_url: str
+    """Address of trainer_agent, which signs this node's requests to S3."""
 
     job_id: str
     tenant: str
@@ -33,9 +31,8 @@ class Settings(BaseSettings):
     grant_file: Path | None = None
     """File that holds the node's id for as long as the cluster backend lets this node have its place. None: the
     backend grants nothing, and `fence_after` alone decides."""
-    node_key_file: Path | None = None
-    """File of the private key that this node signs with what it reports and measures. None: an older provisioner has
-    given it none, and nobody asks for signatures."""
+    node_key_file: Path
+    """File of the private key that this node signs with what it reports, measures and asks trainer_agent for."""
     cache_dir: Path
     """Directory of base models, shared by the nodes of one machine."""
     host: str = "127.0.0.1"
@@ -73,7 +70,7 @@ class Settings(BaseSettings):
     tls: Tls = Field(default_factory=Tls)
 
     def model_post_init(self, _: object) -> None:
-        require_https(self.tls.ca_file, RUNNER_S3_ENDPOINT=self.s3_endpoint)
+        require_https(self.tls.ca_file, RUNNER_TRAINER_AGENT_URL=self.trainer_agent_url)
         if self.fence_after < 3 * self.heartbeat_every:
             raise ValueError(
                 f"fence_after ({self.fence_after}) must cover three heartbeats of {self.heartbeat_every}"

@@ -187,7 +187,7 @@ def test_a_service_writes_only_under_its_own_prefixes(stack: Stack):
 def test_a_service_reads_and_lists_only_its_own_prefixes(stack: Stack):
     with s3(stack, "evaluator") as client:
         client.put_object(Bucket=stack.s3_bucket, Key="evals/refusals/verdict.json", Body=b"{}")
-    with s3(stack, "runner") as client:
+    with s3(stack, "checkpoint_watcher") as client:
         with pytest.raises(ClientError) as error:
             client.get_object(Bucket=stack.s3_bucket, Key="evals/refusals/verdict.json")
         assert status_of(error) == 403
@@ -208,12 +208,26 @@ def test_a_reader_learns_that_an_object_is_missing(stack: Stack):
 
 def test_a_writer_may_upload_in_parts_give_up_and_delete(stack: Stack):
     place = {"Bucket": stack.s3_bucket, "Key": "checkpoints/refusals/part"}
-    with s3(stack, "runner") as client:
+    with s3(stack, "checkpoint_watcher") as client:
         begun = client.create_multipart_upload(**place)
         client.upload_part(**place, UploadId=begun["UploadId"], PartNumber=1, Body=b"x")
         client.abort_multipart_upload(**place, UploadId=begun["UploadId"])
         client.put_object(**place, Body=b"x")
         client.delete_objects(Bucket=stack.s3_bucket, Delete={"Objects": [{"Key": place["Key"]}]})
+
+
+def test_who_signs_for_nodes_adds_and_takes_nothing_away(stack: Stack):
+    place = {"Bucket": stack.s3_bucket, "Key": "checkpoints/refusals/added"}
+    with s3(stack, "trainer_agent") as client:
+        client.put_object(**place, Body=b"x")
+        begun = client.create_multipart_upload(**place)
+        client.abort_multipart_upload(**place, UploadId=begun["UploadId"])
+        with pytest.raises(ClientError) as error:
+            client.delete_object(**place)
+        assert status_of(error) == 403
+        with pytest.raises(ClientError) as error:
+            client.put_object(Bucket=stack.s3_bucket, Key="datasets/x/manifest.json", Body=b"x")
+        assert status_of(error) == 403
 
 
 def test_a_service_without_prefixes_touches_nothing(stack: Stack):

@@ -192,7 +192,7 @@ def test_a_tool_says_which_setting_is_wrong(secured, stranger, tmp_path):
 def test_runners_get_the_authority_and_no_key(secured):
     runner = read_env_file(secured.state.root / "runner.env")
     assert runner[CA_FILE] == str(secured.state.ca_file)
-    assert runner["RUNNER_S3_ENDPOINT"].startswith("https://")
+    assert runner["RUNNER_TRAINER_AGENT_URL"].startswith("https://")
     assert not {"RETUNE_CERT_FILE", "RETUNE_KEY_FILE"} & runner.keys()
 
 

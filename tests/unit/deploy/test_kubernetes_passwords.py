@@ -52,7 +52,7 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
         "--namespace=ml",
         "--pools=nodes",
         "--kafka-bootstrap=kafka.example:9093",
-        "--s3-endpoint=https://s3.example",
+        "--trainer-agent-url=https://agent.example",
     )
     secrets = made(capsys, env_file, *options)
     namespaces = {name: item["metadata"]["namespace"] for name, item in secrets.items()}
@@ -60,4 +60,4 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
     runner = secrets["runner"]["stringData"]
     assert runner["RUNNER_KAFKA_PASSWORD"] == "chosen"
     assert runner["RUNNER_KAFKA_BOOTSTRAP"] == "kafka.example:9093"
-    assert runner["RUNNER_S3_ENDPOINT"] == "https://s3.example"
+    assert runner["RUNNER_TRAINER_AGENT_URL"] == "https://agent.example"

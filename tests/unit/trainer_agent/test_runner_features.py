@@ -12,6 +12,7 @@ from schemas.base import DeviceKind
 from schemas.specification import DatasetFormat, DpoSpec, Method, Recipe
 from services.trainer_agent.protocol import ReferenceComputed, TrainingOrder
 from services.trainer_agent.runner.features import (
+    MAX_NUMBER,
     ReferenceUploader,
     fetch_reference,
     needs_start,
@@ -67,8 +68,17 @@ async def stored(objects: FakeObjectStore, order: TrainingOrder, report: Referen
 
 async def fetched(objects: FakeObjectStore, order: TrainingOrder, folder: Path) -> bytes | None:
     folder.mkdir(exist_ok=True)
-    path = await fetch_reference(objects, order, folder)
+    path = (await fetch_reference(objects, order, folder)).path
     return None if path is None else path.read_bytes()
+
+
+async def next_order(objects: FakeObjectStore, order: TrainingOrder, folder: Path) -> TrainingOrder:
+    """Return the order of who has tried to fetch it."""
+    folder.mkdir(exist_ok=True)
+    reference = await fetch_reference(objects, order, folder)
+    return order.model_copy(
+        update={"reference": reference.path, "reference_number": reference.next_number}
+    )
 
 
 async def test_what_one_attempt_computed_the_next_reads(objects, tmp_path):
@@ -91,7 +101,7 @@ async def test_what_compares_with_nothing_reads_none(objects, tmp_path, recipe):
     [("parts/", b"numberz"), ("parts/", None), ("manifest", b"{}"), ("manifest", b"nothing")],
     ids=["part", "part missing", "manifest of nothing", "no manifest"],
 )
-async def test_what_is_damaged_is_taken_away_and_computed_again(objects, tmp_path, where, content):
+async def test_what_is_damaged_is_computed_again_and_stored_beside_it(objects, tmp_path, where, content):
     order = an_order(tmp_path / "dataset")
     await stored(objects, order, computed(tmp_path))
     [key] = [key for key in objects.objects if where in key]
@@ -99,18 +109,29 @@ async def test_what_is_damaged_is_taken_away_and_computed_again(objects, tmp_pat
         del objects.objects[key]
     else:
         objects.objects[key] = content
-    assert await fetched(objects, order, tmp_path / "damaged") is None
-    assert not objects.objects
-    await stored(objects, order, computed(tmp_path, b"better"))
+    damaged = dict(objects.objects)
+    again = await next_order(objects, order, tmp_path / "damaged")
+    assert again.reference is None
+    await stored(objects, again, computed(tmp_path, b"better"))
+    assert objects.objects.items() > damaged.items(), "nothing is taken away"
     assert await fetched(objects, order, tmp_path / "after") == b"better"
 
 
 async def test_what_the_child_found_not_to_fit_is_replaced(objects, tmp_path):
     order = an_order(tmp_path / "dataset")
     await stored(objects, order, computed(tmp_path))
-    rejecting = order.model_copy(update={"reference": tmp_path / "rejected"})
-    await stored(objects, rejecting, computed(tmp_path, b"better"))
-    assert await fetched(objects, order, tmp_path / "after") == b"better"
+    for number, content in enumerate((b"better", b"best"), start=1):
+        rejecting = await next_order(objects, order, tmp_path / "rejected")
+        assert rejecting.reference is not None
+        assert rejecting.reference_number == number
+        await stored(objects, rejecting, computed(tmp_path, content))
+        assert await fetched(objects, order, tmp_path / "after") == content
+
+
+async def test_it_is_not_replaced_without_end(objects, tmp_path):
+    order = an_order(tmp_path / "dataset", reference_number=MAX_NUMBER + 1)
+    await stored(objects, order, computed(tmp_path))
+    assert not objects.objects
 
 
 async def test_of_two_jobs_that_compute_at_once_the_first_counts(objects, tmp_path):

@@ -1,0 +1,100 @@
+"""The door at which nodes ask for signed requests to S3: they have no key of it.
+
+What is signed lives for minutes, is in no table, message or log, and is asked for again.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ValidationError
+
+from schemas.object_requests import (
+    SIGNATURE_HEADER,
+    NotAnswered,
+    ObjectAnswer,
+    ObjectAnswers,
+    ObjectRequests,
+)
+from services.trainer_agent import rights, store
+from services.trainer_agent.model import Attempt
+from services.trainer_agent.settings import Settings
+from shared.errors import StorageUnavailable
+from shared.log import get_logger
+from shared.postgres.database import is_unavailable
+from shared.service import Service
+from shared.signatures import signed_request
+
+if TYPE_CHECKING:
+    from shared.storage.presigner import Presigner, StoreTime
+
+log = get_logger(__name__)
+
+OK, UNREADABLE, REFUSED, NOT_NOW = 200, 400, 403, 503
+
+
+class ObjectRequestDoor:
+    def __init__(self, service: Service, settings: Settings) -> None:
+        self._service = service
+        self._settings = settings
+
+    async def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        """Return status and content of the answer to a request over HTTP."""
+        status, content = await self._answer(headers.get(SIGNATURE_HEADER, ""), body)
+        return status, content.model_dump_json().encode()
+
+    async def _answer(self, signature: str, body: bytes) -> tuple[int, BaseModel]:
+        try:
+            asked = ObjectRequests.model_validate_json(body)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            return UNREADABLE, NotAnswered(error=f"{where or 'body'}: {error.errors()[0]['msg']}")
+        try:
+            async with self._service.database.transaction() as conn:
+                attempt = await store.read_attempt(conn, asked.job_id, asked.attempt)
+                newest = await store.newest_number(conn, asked.job_id)
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            return NOT_NOW, NotAnswered(error="Postgres is away")
+        if attempt is None or attempt.nodes is None:
+            unknown = f"attempt {asked.attempt} of {asked.job_id} has no nodes that are known yet"
+            return NOT_NOW, NotAnswered(error=unknown)
+        now, signed = self._service.clock(), signed_request(body, signature)
+        if reason := rights.why_not_of_the_node(attempt, asked, signed, now=now, newest=newest):
+            log.warning("node refused", node_id=asked.node_id, reason=reason)
+            return REFUSED, NotAnswered(error=reason, time=now)
+        return await self._signed(asked, attempt)
+
+    async def _signed(self, asked: ObjectRequests, attempt: Attempt) -> tuple[int, BaseModel]:
+        try:
+            at = await self._store_time.now()
+        except StorageUnavailable as error:
+            return NOT_NOW, NotAnswered(error=str(error))
+        answers = []
+        for request in asked.requests:
+            if reason := rights.why_not_allowed(request, attempt, asked.node_index):
+                log.warning("request for an object refused", node_id=asked.node_id, reason=reason)
+                answers.append(ObjectAnswer(refused=reason))
+            else:
+                answers.append(ObjectAnswer(request=self._presigner.sign(request, at=at)))
+        return OK, ObjectAnswers(answers=tuple(answers))
+
+    @cached_property
+    def _presigner(self) -> "Presigner":
+        """botocore is loaded at its first use, as boto3 is by `Service.objects`."""
+        from shared.storage.presigner import Presigner
+
+        settings = self._settings
+        return Presigner(
+            settings.nodes_s3_endpoint or settings.s3_endpoint,
+            settings.s3_access_key,
+            settings.s3_secret_key.get_secret_value(),
+            bucket=settings.s3_bucket,
+        )
+
+    @cached_property
+    def _store_time(self) -> "StoreTime":
+        from shared.storage.presigner import StoreTime
+
+        return StoreTime.from_settings(self._settings)
