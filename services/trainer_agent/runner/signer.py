@@ -46,11 +46,18 @@ class _Waiting:
 class NodeSigner:
     """A Signer. What is asked while a request is under way goes together in the next one."""
 
-    def __init__(self, settings: Settings, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        http: httpx.AsyncClient | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """http: None is a client that verifies servers as the settings say."""
         self._settings = settings
         self._key = PrivateKey(settings.node_key_file.read_text().strip())
         self._monotonic = monotonic
-        self._http = http_client(settings.tls, timeout=TIMEOUT)
+        self._http = http or http_client(settings.tls, timeout=TIMEOUT)
         self._ahead = timedelta(0)
         """Lead of trainer_agent's time over this machine's, of which its refusals tell."""
         self._signed: dict[ObjectRequest, tuple[PresignedRequest, float]] = {}

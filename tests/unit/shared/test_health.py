@@ -1,11 +1,12 @@
 """A process says that it is unhealthy, and why, with status 503."""
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pytest
 
-from shared.health import MAX_AWAY_SECONDS, MAX_OUTBOX_AGE_SECONDS, RETRY_AFTER, Probe, asgi_app
+from shared.health import MAX_AWAY_SECONDS, MAX_OUTBOX_AGE_SECONDS, RETRY_AFTER, Probe, Route, asgi_app
 
 
 async def ask(probe: Probe, path: str) -> tuple[int, dict]:
@@ -65,3 +66,39 @@ async def test_a_process_that_cannot_work_is_alive_and_says_when_to_ask_again():
 async def test_another_path_is_answered_with_those_that_exist():
     status, body = await ask(Probe(ready=True), "/health")
     assert (status, body) == (404, {"error": "no route /health; there are /livez, /healthz and /metrics"})
+
+
+async def post(*chunks: bytes, method: str = "POST") -> tuple[int, bytes]:
+    """Send a body in chunks to a route that answers with what it was given, and takes four bytes."""
+    sent = []
+    waiting = [
+        {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
+        for number, chunk in enumerate(chunks, start=1)
+    ]
+
+    async def receive() -> dict:
+        return waiting.pop(0)
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def answer(headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        return 201, headers["name"].encode() + body
+
+    scope = {"type": "http", "method": method, "path": "/ask", "headers": [(b"name", b"value")]}
+    app = asgi_app(Probe(), lifespan=nullcontext, routes={"/ask": Route(answer, max_bytes=4)})
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_a_route_is_given_the_whole_body():
+    assert await post(b"ab", b"", b"cd") == (201, b"valueabcd")
+
+
+async def test_no_more_of_a_body_is_read_than_a_route_takes():
+    status, body = await post(b"abc", b"de", b"never read")
+    assert (status, json.loads(body)) == (413, {"error": "more than 4 bytes"})
+
+
+async def test_a_route_answers_posts_alone():
+    assert (await post(b"", method="GET"))[0] == 405

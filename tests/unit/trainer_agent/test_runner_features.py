@@ -76,9 +76,7 @@ async def next_order(objects: FakeObjectStore, order: TrainingOrder, folder: Pat
     """Return the order of who has tried to fetch it."""
     folder.mkdir(exist_ok=True)
     reference = await fetch_reference(objects, order, folder)
-    return order.model_copy(
-        update={"reference": reference.path, "reference_number": reference.next_number}
-    )
+    return order.model_copy(update={"reference": reference.path, "reference_number": reference.next_number})
 
 
 async def test_what_one_attempt_computed_the_next_reads(objects, tmp_path):
