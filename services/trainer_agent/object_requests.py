@@ -3,7 +3,10 @@
 What is signed lives for minutes, is in no table, message or log, and is asked for again.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,12 +34,26 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 OK, UNREADABLE, REFUSED, NOT_NOW = 200, 400, 403, 503
+KNOWN_FOR = timedelta(minutes=10)
+"""Time for which what Postgres had of an attempt counts while it is away. Nobody can end an attempt there meanwhile;
+but a process may be the only one that does not reach it."""
+MAX_KNOWN = 1_000
+
+
+@dataclass(frozen=True)
+class Known:
+    """An attempt as it was in Postgres."""
+
+    attempt: Attempt | None
+    newest: int
+    at: datetime
 
 
 class ObjectRequestDoor:
     def __init__(self, service: Service, settings: Settings) -> None:
         self._service = service
         self._settings = settings
+        self._known: OrderedDict[tuple[str, int], Known] = OrderedDict()
 
     async def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         """Return status and content of the answer to a request over HTTP."""
@@ -49,14 +66,10 @@ class ObjectRequestDoor:
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             return UNREADABLE, NotAnswered(error=f"{where or 'body'}: {error.errors()[0]['msg']}")
-        try:
-            async with self._service.database.transaction() as conn:
-                attempt = await store.read_attempt(conn, asked.job_id, asked.attempt)
-                newest = await store.newest_number(conn, asked.job_id)
-        except Exception as error:
-            if not is_unavailable(error):
-                raise
+        known = await self._read(asked.job_id, asked.attempt)
+        if known is None:
             return NOT_NOW, NotAnswered(error="Postgres is away")
+        attempt, newest = known.attempt, known.newest
         if attempt is None or attempt.nodes is None:
             unknown = f"attempt {asked.attempt} of {asked.job_id} has no nodes that are known yet"
             return NOT_NOW, NotAnswered(error=unknown)
@@ -65,6 +78,26 @@ class ObjectRequestDoor:
             log.warning("node refused", node_id=asked.node_id, reason=reason)
             return REFUSED, NotAnswered(error=reason, time=now)
         return await self._signed(asked, attempt)
+
+    async def _read(self, job_id: str, number: int) -> Known | None:
+        """Return what is known of the attempt; None where that is nothing, or too old."""
+        key = job_id, number
+        try:
+            async with self._service.database.transaction() as conn:
+                attempt = await store.read_attempt(conn, job_id, number)
+                newest = await store.newest_number(conn, job_id)
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            known = self._known.get(key)
+            return known if known and self._service.clock() < known.at + KNOWN_FOR else None
+        known = Known(attempt, newest, self._service.clock())
+        if attempt is not None:
+            self._known[key] = known
+            self._known.move_to_end(key)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return known
 
     async def _signed(self, asked: ObjectRequests, attempt: Attempt) -> tuple[int, BaseModel]:
         try:

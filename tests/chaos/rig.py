@@ -83,7 +83,7 @@ async def rig(folder: Path, *, seed: int) -> AsyncIterator[Rig]:
         try:
             async with fronts(stack, seed=seed) as lines:
                 proxied = lines.settings("RUNNER", role="scheduler")
-                del proxied["RUNNER_POSTGRES_DSN"]
+                del proxied["RUNNER_POSTGRES_DSN"], proxied["RUNNER_S3_ENDPOINT"]
                 write_files(stack, RUNNER_ENV | proxied)
                 try:
                     await stack._migrate(*stack.services)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local import environment
 from deploy.local.stack import Stack
 from deploy.local.supervisor import Program
 from tests.chaos import rig
@@ -32,10 +33,11 @@ async def test_services_are_upgraded_one_by_one_while_users_work(tmp_path: Path)
     if (release := unpack_previous(tmp_path / "release")) is None:
         pytest.skip(f"this clone does not reach back to {PREVIOUS[:8]}, the release before")
     stack = Stack(tmp_path / "state", tenants=(rig.TENANT,))
+    assert stack.state.secret("s3:runner"), "as a deployment of that release has it"
     await stack.up(())
     try:
         await asyncio.to_thread(migrate_as, release, stack)
-        rig.write_files(stack, rig.RUNNER_ENV | {"PYTHONPATH": str(release)})
+        rig.write_files(stack, rig.RUNNER_ENV | of_former_nodes(stack) | {"PYTHONPATH": str(release)})
         await rig.bring(stack, [program_of(release, stack, name) for name in stack.services])
         say("every service of the release before is up")
         load = Load(stack, seed(), max_open=scaled(4, 4, 12))
@@ -63,14 +65,26 @@ async def upgrade(stack: Stack, load: Load) -> None:
     began = time.monotonic()
     await stack._migrate(*stack.services)
     say(f"schemas of this release after {time.monotonic() - began:.1f} s")
-    rig.write_files(stack, rig.RUNNER_ENV)
     for service in stack.services:
         changes = load.changes
         await until(partial(has_changed, load, changes), "a change that a user asked for")
         await stack._supervisor.stop(service, grace_seconds=GRACE_SECONDS)
+        if service == "provisioner":  # from here on nodes are of this release
+            environment.write_files(stack.state, stack.tenants)
+            rig.write_files(stack, rig.RUNNER_ENV)
         stack._supervisor.start(rig.program(stack, service))
         await stack.wait_healthy(service)
         say(f"{service} is of this release")
+
+
+def of_former_nodes(stack: Stack) -> dict[str, str]:
+    """What nodes of that release have besides: the key of S3 that all of them shared."""
+    key = stack.s3_credentials("runner")
+    return {
+        "RUNNER_S3_ENDPOINT": stack.s3_endpoint,
+        "RUNNER_S3_ACCESS_KEY": key.access_key,
+        "RUNNER_S3_SECRET_KEY": key.secret_key,
+    }
 
 
 def program_of(release: Path, stack: Stack, service: str) -> Program:

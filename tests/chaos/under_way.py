@@ -263,10 +263,7 @@ class World:
         return Gate(self.gates, self.stack)
 
     async def run(self, *, steps: int, every: int, inputs_limit: timedelta) -> Run:
-        env = {
-            "RUNNER_S3_ENDPOINT": f"http://{LOOPBACK}:{self.runners_line.port}",
-            "RUNNER_INPUTS_LIMIT": f"PT{inputs_limit.total_seconds():g}S",
-        }
+        env = {"RUNNER_INPUTS_LIMIT": f"PT{inputs_limit.total_seconds():g}S"}
         return Run(self.attempts, self.nodes, await self.attempts.schedule(), steps, every, env)
 
 
@@ -289,7 +286,10 @@ async def under_way(stack: Stack, attempts: Attempts, folder: Path) -> AsyncIter
             program = (sys.executable, *STAND_INS[name]) if name in STAND_INS else None
             await stack.start(name, env={**endpoints, **settings}, command=program)
             closing.push_async_callback(stack.stop, name)
-        for name in SETTINGS:
+        nodes_line = {"TRAINER_AGENT_NODES_S3_ENDPOINT": f"http://{LOOPBACK}:{runners_line.port}"}
+        await stack.stop("trainer_agent")
+        await stack.start("trainer_agent", env=nodes_line)
+        for name in (*SETTINGS, "trainer_agent"):
             await stack.wait_healthy(name)
         closing.push_async_callback(nodes.clean_up)
         registry = Registry(

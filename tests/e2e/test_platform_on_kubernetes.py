@@ -168,6 +168,7 @@ def _settings(stack: Stack, cluster: KubernetesCluster) -> list[Manifest]:
         "KAFKA_BOOTSTRAP": here.kafka_bootstrap,
         "POSTGRES_ADDRESS": here.postgres_address,
         "S3_ENDPOINT": here.s3_endpoint,
+        "NODES_S3_ENDPOINT": here.s3_endpoint,
         "KAFKA_REPLICATION_FACTOR": "1",
         "KAFKA_MIN_INSYNC_REPLICAS": "1",
     }
