@@ -80,6 +80,8 @@ class TestHappyPath:
         assert (await nodes.until_ended(scheduled)).exit_code == 0
         first = await attempts.until(scheduled.job_id, StepReached)
         assert (first.step, first.num_steps, first.packing, first.certificate) == (1, 35, "proved", None)
+        service_log = attempts.stack.state.log("trainer_agent").read_text()
+        assert "X-Amz-Signature" not in await attempts.log(scheduled) + service_log
         assert await recorded_steps(attempts, scheduled, 35) == list(range(1, 36))
 
     async def test_a_last_bundle_of_a_step_that_was_just_saved_is_stored_once(self, attempts, nodes):

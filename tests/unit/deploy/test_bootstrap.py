@@ -45,3 +45,13 @@ def test_accounts_are_made_unless_the_environment_says_no(monkeypatch: pytest.Mo
     assert command.settings_of_the_environment().s3_accounts
     monkeypatch.setenv("S3_ACCOUNTS", "false")
     assert not command.settings_of_the_environment().s3_accounts
+
+
+def test_the_key_that_nodes_shared_stays_for_as_long_as_its_password_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in ("KAFKA_BOOTSTRAP", "POSTGRES_ADDRESS", "S3_ENDPOINT", "TENANT", "SECRET_S3_GATEWAY"):
+        monkeypatch.setenv(name, "x")
+    assert command.site_of(command.settings_of_the_environment()).former_s3_users == ()
+    monkeypatch.setenv("SECRET_S3_RUNNER", "x")
+    assert command.site_of(command.settings_of_the_environment()).former_s3_users == ("runner",)
