@@ -174,6 +174,7 @@ class FailureClass(StrEnum):
     OOM = "oom"  # the recipe does not fit the device or the host
     CANCELLED = "cancelled"  # a person or a budget ended it
     INTERNAL = "internal"  # our own assertion or an unknown exit
+    RESIZED = "resized"  # nothing failed: the job continues on more nodes
 
 
 FREE_OF_CHARGE = frozenset(

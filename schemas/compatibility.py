@@ -8,15 +8,17 @@ that works.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from schemas.capabilities import BaseCapabilities
+from schemas.elastic import sizes_of
 from schemas.gate import GateSpec
 from schemas.recipe_rules import SHARDED, SUPERVISED, WORDS, Refusal, check_choices, check_numbers
 from schemas.specification import (
     WEIGHTS_OF_METHOD,
+    DatasetFormat,
     JobSpec,
     LoraSpec,
     Method,
@@ -94,7 +96,8 @@ def check(spec: JobSpec, rows: Sequence[Row] = ROWS) -> Refusal | None:
     """Return why the job could not run whatever its files, or None."""
     stages = spec.by_stage
     for number, stage in enumerate(stages):
-        if refusal := _check_stage(stage, rows) or _check_order(stages, number):
+        refusal = _check_stage(stage, rows) or _check_sizes(stage, rows) or _check_order(stages, number)
+        if refusal:
             return refusal.of_stage(number)
     return None
 
@@ -106,6 +109,17 @@ def _check_stage(spec: JobSpec, rows: Sequence[Row]) -> Refusal | None:
     if not any(row.covers(spec) for row in rows):
         return _not_covered(spec, [row for row in rows if recipe.method in row.methods])
     return check_numbers(spec)
+
+
+def _check_sizes(spec: JobSpec, rows: Sequence[Row]) -> Refusal | None:
+    """Return why an elastic job could not run on one of the smaller numbers of nodes that it allows, or None."""
+    for resources in sizes_of(spec.resources)[:-1]:
+        smaller = spec.model_copy(update={"resources": resources})
+        if refusal := _check_stage(smaller, rows):
+            least = spec.resources.min_nodes
+            message = f"resources.min_nodes is {least}, so an attempt may have {resources.nodes} node(s): "
+            return replace(refusal, message=message + refusal.message)
+    return None
 
 
 def _check_order(stages: Sequence[JobSpec], index: int) -> Refusal | None:
@@ -190,6 +204,12 @@ def _shape_of(lora: LoraSpec) -> dict[str, object]:
     """Return what makes an adapter what it is; its dropout is of the training alone."""
     targets = lora.target_modules if isinstance(lora.target_modules, str) else sorted(lora.target_modules)
     return lora.model_dump(exclude={"dropout"}) | {"alpha": lora.lora_alpha, "target_modules": targets}
+
+
+def holdout_formats(method: Method) -> frozenset[DatasetFormat]:
+    """Return what the gate can ask of a model: questions with an answer, and texts where it was trained on texts."""
+    answered = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
+    return answered | {DatasetFormat.TEXT} if method is Method.CPT else answered
 
 
 def check_holdout_of_texts(gate: GateSpec) -> Refusal | None:

@@ -21,6 +21,9 @@ def config_hash(spec: JobSpec, dataset_version: str, *, after: str | None = None
     # Only where there is one, so that the hashes of other jobs are what they were.
     started_from = after or (spec.start_from.identity if spec.start_from else None)
     start = {"start_from": started_from} if started_from else {}
+    # On which numbers of nodes its attempts come to run is not known before: the least is of the experiment.
+    least = spec.resources.min_nodes
+    elastic = {"min_nodes": least} if least is not None else {}
     identity = {
         "base_sha": spec.base_sha,
         "dataset_version": dataset_version,
@@ -30,7 +33,7 @@ def config_hash(spec: JobSpec, dataset_version: str, *, after: str | None = None
         | sharding,
         "world_size": spec.resources.num_devices,
     }
-    return canonical_sha256(identity | start)
+    return canonical_sha256(identity | start | elastic)
 
 
 APART = {"weights", "dpo", "sharding", "micro_batch_size_auto"}

@@ -50,6 +50,7 @@ class PauseReason(StrEnum):
 class StopReason(StrEnum):
     """Why an attempt is being stopped, weakest first."""
 
+    GROW = "grow"
     PREEMPT = "preempt"
     FAILURE = "failure"
     PAUSE = "pause"

@@ -110,8 +110,13 @@ def suits(asked: Resources, pool: Offer, needed: DeviceKind | None) -> bool:
         and (needed is None or pool.device in (None, needed))
         and _has_accelerator(asked, pool)
         and _has_memory(asked, pool)
-        and (pool.max_devices_per_job is None or taken(asked, pool) <= pool.max_devices_per_job)
+        and is_within_limit(asked, pool)
     )
+
+
+def is_within_limit(asked: Gang, pool: Offer) -> bool:
+    """Return whether the job takes no more of the pool than its operator lets one have."""
+    return pool.max_devices_per_job is None or taken(asked, pool) <= pool.max_devices_per_job
 
 
 def _has_accelerator(asked: Resources, pool: Offer) -> bool:

@@ -12,6 +12,7 @@ from schemas.specification import (
     Method,
     OptimizerName,
     Recipe,
+    Resources,
     StageSpec,
     Weights,
     trains_either,
@@ -48,7 +49,8 @@ def check_choices(spec: JobSpec) -> Refusal | None:
     """Return which choices of the recipe exclude each other, or None."""
     recipe = spec.recipe
     return (
-        _of_weights(spec)
+        _of_nodes(spec.resources)
+        or _of_weights(spec)
         or _of_quantization(recipe)
         or _of_preferences(recipe)
         or _of_adapter(recipe.lora)
@@ -61,6 +63,16 @@ def check_choices(spec: JobSpec) -> Refusal | None:
 def check_numbers(spec: JobSpec) -> Refusal | None:
     """Return which numbers of the recipe do not go together, or None."""
     return _of_schedule(spec.recipe) or _of_batch(spec) or _of_checkpoints(spec) or _of_validations(spec)
+
+
+def _of_nodes(asked: Resources) -> Refusal | None:
+    if asked.min_nodes is None or asked.min_nodes < asked.nodes:
+        return None
+    message = (
+        f"resources.min_nodes is {asked.min_nodes}, and resources.nodes, the most, is {asked.nodes}; expected fewer. "
+        "Nearest that works: leave min_nodes out, which is exactly as many as nodes"
+    )
+    return Refusal("min_nodes_not_less", message, "resources.min_nodes")
 
 
 def _of_adapter(lora: LoraSpec) -> Refusal | None:

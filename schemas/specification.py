@@ -85,12 +85,6 @@ FORMATS_OF_METHOD = {
 }
 
 
-def holdout_formats(method: Method) -> frozenset[DatasetFormat]:
-    """Return what the gate can ask of a model: questions with an answer, and texts where it was trained on texts."""
-    answered = frozenset({DatasetFormat.CHAT, DatasetFormat.PROMPT_COMPLETION})
-    return answered | {DatasetFormat.TEXT} if method is Method.CPT else answered
-
-
 WEIGHTS_OF_METHOD: Mapping[Method, tuple[Weights, ...]] = {
     Method.LORA: ("adapter",),
     Method.SFT: ("full",),
@@ -391,7 +385,10 @@ class Resources(Spec):
     """Where a job trains."""
 
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of nodes."""
+    """Number of nodes; with `min_nodes` the most of them."""
+    min_nodes: Annotated[int | None, Field(ge=1, le=64, exclude_if=is_none)] = None
+    """Least number of nodes, for an elastic job: each attempt takes as many as are free, from so many to `nodes`, and
+    one that could have had more for a while stops at a checkpoint and continues on them. None: always `nodes`."""
     devices_per_node: Annotated[int, Field(ge=1, le=16)] = 1
     """Training processes on each node, each with a device of its own. One node shares its machine with other jobs;
     several take their machines whole."""
@@ -414,7 +411,7 @@ class Resources(Spec):
 
     @property
     def num_devices(self) -> int:
-        """Training processes of an attempt, each with a device of its own."""
+        """Training processes of an attempt, each with a device of its own; of an elastic job the most."""
         return self.nodes * self.devices_per_node
 
 

@@ -51,11 +51,15 @@ TOKENS_PER_BYTE_OF = """
 
 
 async def note(unit: Unit, event: CostAccrued) -> None:
-    """Keep how long an attempt took that nothing made fail, where its steps say it."""
+    """Keep how long an attempt took that did not fail, where its steps say it. Those of elastic jobs, whose
+    attempts differ in size, are left out."""
     job = await readmodels.find_job(unit.conn, event.job_id, event.tenant)
     if job is None or event.failure_class is not None or not event.pool or not event.device_seconds:
         return
     spec = job.spec
+    resources = Resources.model_validate(spec.resources)
+    if resources.min_nodes is not None:
+        return
     row = await unit.conn.fetchrow(RECORDED, event.job_id, event.attempt)
     assert row is not None, "it has no GROUP BY"
     recorded = read(RecordedAttempt, row)
@@ -71,7 +75,7 @@ async def note(unit: Unit, event: CostAccrued) -> None:
         base_sha=spec.base_sha or "",
         recipe=course.recipe_at(recorded.first_step),
         num_parameters=base.num_parameters,
-        num_devices=Resources.model_validate(spec.resources).num_devices,
+        num_devices=resources.num_devices,
         device_seconds=event.device_seconds,
         estimated_seconds=estimated.seconds.expected if estimated and is_whole else None,
         ended_at=event.until,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Literal, Protocol, TypeVar
 
 from schemas.base import FileRef, StartFrom
-from schemas.compatibility import check, check_holdout_of_texts, check_start
+from schemas.compatibility import check, check_holdout_of_texts, check_start, holdout_formats
 from schemas.dataset import SubmitDataset
 from schemas.job import SubmitJob
 from schemas.lifecycle import TERMINAL, JobState
@@ -23,7 +23,6 @@ from schemas.specification import (
     SafetyMix,
     StageSpec,
     Tier,
-    holdout_formats,
 )
 from services.gateway.model import Job, Step, StoredFile
 from services.gateway.obstacles import Obstacle

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from schemas.compatibility import check_base
+from schemas.elastic import at_least_nodes, sizes_of
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
 from schemas.placement import demand, needed_device, suits
@@ -113,12 +114,13 @@ def suited_pools(
     resources: Resources, pools: tuple[PoolCapacityChanged, ...]
 ) -> tuple[PoolCapacityChanged, ...]:
     """Return the pools that could take the job, as the scheduler chooses them, however many nodes they have."""
-    needed = needed_device(resources, pools)
-    return tuple(pool for pool in pools if suits(resources, pool, needed))
+    needed, least = needed_device(resources, pools), sizes_of(resources)[0]
+    return tuple(pool for pool in pools if suits(least, pool, needed))
 
 
 def _of_pools(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     """Operators change how many nodes a pool has, but neither its capacity type nor what its nodes are."""
+    spec = at_least_nodes(spec)
     resources = spec.resources
     names = ", ".join(sorted(pool.pool for pool in known.pools))
     named = [pool for pool in known.pools if resources.pool in (None, pool.pool)]
@@ -157,7 +159,7 @@ def _of_notice(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
     """Yield a warning: nodes may be faster than is assumed."""
     if known.base is None:
         return
-    for stage in spec.by_stage:
+    for stage in at_least_nodes(spec).by_stage:
         if message := why_not_saved_in_time(stage, known.base):
             yield Obstacle("grace_too_short", message, "resources.grace_seconds", is_final=False)
             return

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from schemas.elastic import at_least_nodes
 from schemas.job import JobScheduled, JobSubmitted, SubmitJob
 from schemas.node import PoolCapacityChanged
 from schemas.placement import takes
@@ -49,7 +50,9 @@ def with_least_memory(submit: SubmitJob, known: Known) -> SubmitJob:
         map(memory.is_gpu, suited_pools(spec.resources, known.pools))
     ):
         return submit
-    least = min(MAX_DEVICE_GIB, max(MIN_DEVICE_GIB, memory.least_gib(spec, known.base, windows)))
+    least = min(
+        MAX_DEVICE_GIB, max(MIN_DEVICE_GIB, memory.least_gib(at_least_nodes(spec), known.base, windows))
+    )
     resources = spec.resources.model_copy(update={"device_memory_gib": least})
     return submit.model_copy(update={"spec": spec.model_copy(update={"resources": resources})})
 

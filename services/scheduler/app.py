@@ -13,7 +13,7 @@ def build(settings: Settings | None = None) -> Service:
     service = Service("scheduler", settings)
     handlers.register(
         service,
-        Policy(start_within=settings.start_within),
+        Policy(start_within=settings.start_within, grow_after=settings.grow_after),
         look_every=settings.look_every,
         look_anyway_every=settings.look_anyway_every,
         announce_every=settings.announce_every,

@@ -24,7 +24,17 @@ from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from schemas.topics import DATASET_EVENTS
 from services.scheduler import queue_store, store
-from services.scheduler.decide import admission, attempt, commands, dataset, facts, overdue, positions, queue
+from services.scheduler.decide import (
+    admission,
+    attempt,
+    commands,
+    dataset,
+    facts,
+    growth,
+    overdue,
+    positions,
+    queue,
+)
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.decide.ledger import Ledger, pool_of
 from services.scheduler.decide.transitions import follow
@@ -48,6 +58,8 @@ JOBS_TOGETHER = 50
 Handler = Callable[[Any, Unit], Awaitable[None]]
 Announced = Mapping[str, QueuePositionChanged]
 """The queue position that was last emitted, by job."""
+Since = Mapping[str, datetime]
+"""Since when an elastic job could have more nodes, by job."""
 
 
 class FollowDataset(Task, frozen=True):
@@ -287,6 +299,30 @@ class Handlers:
         before = {each.job_id: announced[each.job_id] for each in waiting if each.job_id in announced}
         return before | {change.job_id: change for change in changes}
 
+    async def grow(self, unit: Unit, since: Since) -> Since:
+        """Stop the first elastic attempt that could long have had more nodes; one at a time, for what it is to get is
+        still free in the ledger. Return since when each could have more."""
+        if await queue_store.is_one_growing(unit.conn):
+            return since
+        attempts = await queue_store.elastic_attempts(
+            unit.conn, scheduled_by=unit.now - self.policy.grow_after
+        )
+        if not attempts:
+            return {}
+        waiting = await queue_store.one_of_each_kind(unit.conn)
+        ledger = await queue_store.get_ledger(unit.conn)
+        sizes = growth.could_have(attempts, waiting, ledger, now=unit.now)
+        latest = {job_id: since.get(job_id, unit.now) for job_id in sizes}
+        view = self._view(unit)
+        for job_id, nodes in sizes.items():
+            if unit.now - latest[job_id] < self.policy.grow_after:
+                continue
+            job = await store.find_running_job(unit.conn, job_id)
+            if job is not None and growth.is_worthwhile(job, view):
+                await self._apply(unit, growth.grow(job, nodes, view))
+                break
+        return latest
+
     async def _begin(self, unit: Unit, grant: queue.Grant) -> None:
         job = await store.find_queued_job(unit.conn, grant.candidate.job_id)
         if job is None:
@@ -373,6 +409,7 @@ def register(
 
     service.every(look_every, _queue_look(service, handlers, look_anyway_every), singleton=True)
     _announce(service, handlers, announce_every)
+    _grow(service, handlers, look_anyway_every)
 
     async def measure() -> None:
         async with service.unit() as unit:
@@ -419,6 +456,24 @@ def _announce(service: Service, handlers: Handlers, announce_every: timedelta) -
 
     service.on_lead(forget_announced)
     service.every(announce_every, announce_positions, singleton=True)
+
+
+def _grow(service: Service, handlers: Handlers, look_every: timedelta) -> None:
+    since: Since = {}
+
+    async def forget_since() -> None:
+        """Another process may have led in between."""
+        nonlocal since
+        since = {}
+
+    async def grow_elastic() -> None:
+        nonlocal since
+        async with service.unit() as unit:
+            latest = await handlers.grow(unit, since)
+        since = latest
+
+    service.on_lead(forget_since)
+    service.every(look_every, grow_elastic, singleton=True)
 
 
 async def measure_overdue(unit: Unit, policy: Policy) -> None:

@@ -31,6 +31,7 @@ REQUEUE_BUDGET: Mapping[FailureClass, int | None] = {
     FailureClass.OOM: 1,
     FailureClass.USER: 0,
     FailureClass.CANCELLED: 0,
+    FailureClass.RESIZED: None,
 }
 """How many times a job is requeued automatically after a failure of the class; None: as often as it takes."""
 REFILLED_BY_PROGRESS = frozenset({FailureClass.INFRA, FailureClass.PLATFORM})

@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 from asyncpg import Record
 from pydantic import TypeAdapter
 
+from schemas.elastic import sizes_of
 from schemas.specification import Resources
 from services.scheduler.decide.candidate import Candidate, longest_hold
+from services.scheduler.decide.growth import ElasticAttempt
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from shared.postgres.database import Connection
 from shared.postgres.rows import Columns, read
@@ -58,6 +60,17 @@ WISHES = f"""
     WITH {KINDS_WAITING}
     SELECT waiting.kind, oldest.* FROM waiting CROSS JOIN LATERAL (
         SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
+# Those that could have more nodes: the index job_elastic has the jobs in question and no other.
+ELASTIC_ATTEMPTS = f"""
+    SELECT job.id AS job_id, job.tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources,
+           attempt.pool, {BOOKING.selected}
+      FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
+     WHERE job.state = 'running' AND spec -> 'resources' ? 'min_nodes' AND freed_at IS NULL
+       AND attempt.nodes < (spec -> 'resources' ->> 'nodes')::int AND scheduled_at <= $1
+     ORDER BY scheduled_at, job.id"""
+IS_ONE_GROWING = """
+    SELECT EXISTS (SELECT FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
+                    WHERE job.state = 'stopping' AND attempt.stop ->> 'reason' = 'grow')"""
 READ_AT_ONCE = 1_000
 EVERYONE_QUEUED = """
     SELECT id AS job_id, kind, queued_at, not_before, turned_away AS no_capacity_at FROM job WHERE state = 'queued'"""
@@ -81,7 +94,7 @@ async def get_ledger(conn: Connection) -> Ledger:
     devices_held = defaultdict[str, Counter[DeviceType]](Counter)
     pools = {row["name"]: read(Pool, row) for row in await conn.fetch(POOLS)}
     for row in await conn.fetch(BOOKINGS):
-        booking = Booking(tuple(row["machines"]), row["devices"], row["since"], row["ends_by"])
+        booking = _booking(row)
         bookings[row["pool"]].append(booking)
         if pool := pools.get(row["pool"]):
             devices_held[row["tenant"]][pool.device_type] += len(booking.machines) * booking.devices
@@ -120,6 +133,24 @@ async def everyone_queued(conn: Connection) -> list[Candidate]:
     return everyone
 
 
+async def one_of_each_kind(conn: Connection) -> list[Candidate]:
+    """The oldest queued job of each kind, whether it backs off or not."""
+    return [_candidate(row) for row in await conn.fetch(WISHES)]
+
+
+async def elastic_attempts(conn: Connection, *, scheduled_by: datetime) -> list[ElasticAttempt]:
+    """The running attempts of elastic jobs that have fewer nodes than they may, the oldest first."""
+    return [
+        ElasticAttempt(_candidate(row), row["pool"], _booking(row))
+        for row in await conn.fetch(ELASTIC_ATTEMPTS, scheduled_by)
+    ]
+
+
+async def is_one_growing(conn: Connection) -> bool:
+    """Whether an attempt is being stopped to continue on more nodes, which are free still."""
+    return bool(await conn.fetchval(IS_ONE_GROWING))
+
+
 async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | None:
     """How long an attempt holds its nodes, of late; None where none has ended lately."""
     average: timedelta | None = await conn.fetchval(RUN_TIME, now)
@@ -134,9 +165,13 @@ async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime
     return _candidate(row) if row else None
 
 
+def _booking(row: Record) -> Booking:
+    return Booking(tuple(row["machines"]), row["devices"], row["since"], row["ends_by"])
+
+
 def _candidate(row: Record) -> Candidate:
-    resources = Resources.model_validate(row["resources"])
-    return read(Candidate, row, resources=resources, longest=longest_hold(resources))
+    least, *larger = sizes_of(Resources.model_validate(row["resources"]))
+    return read(Candidate, row, resources=least, larger=tuple(larger), longest=longest_hold(least))
 
 
 def _alike(other: Candidate, row: Record) -> Candidate:

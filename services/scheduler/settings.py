@@ -16,5 +16,8 @@ class Settings(ServiceSettings):
     """How often back-offs that ended are looked for."""
     look_anyway_every: timedelta = timedelta(seconds=5)
     """How often the whole queue is looked at without news, for estimates that change as time passes."""
+    grow_after: timedelta = timedelta(minutes=5)
+    """How long an elastic job's attempt must have run, and could have had more nodes that nobody waits for, before it
+    is stopped to continue on them; one that is expected to end within as long is left alone."""
     announce_every: timedelta = timedelta(seconds=30)
     """How often the queue positions of those who wait are emitted, where they changed."""

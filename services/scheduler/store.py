@@ -31,6 +31,7 @@ DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 # attempt as it was before.
 FIND_JOB = f"SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = $1 FOR UPDATE"
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
+LOCK_RUNNING_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'running' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPT = f"SELECT {ATTEMPT.selected} FROM attempt WHERE job_id = $1 AND number = $2"
 
@@ -130,6 +131,12 @@ async def find_job(conn: Connection, job_id: str) -> Job | None:
 async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
     """Locks the job; None if it is not queued any more or somebody else is at it."""
     locked = await conn.fetchval(LOCK_QUEUED_JOB, job_id)
+    return await find_job(conn, job_id) if locked else None
+
+
+async def find_running_job(conn: Connection, job_id: str) -> Job | None:
+    """Locks the job; None if it does not run any more or somebody else is at it."""
+    locked = await conn.fetchval(LOCK_RUNNING_JOB, job_id)
     return await find_job(conn, job_id) if locked else None
 
 

@@ -15,8 +15,9 @@ from typer.exceptions import TyperException
 from deploy.images.passwords import complete
 from deploy.local import environment
 from deploy.local.stack import Stack
+from schemas.elastic import sizes_of
 from schemas.specification import DatasetFormat
-from services.gateway.requests import CreateSweep, Extensions
+from services.gateway.requests import CreateJob, CreateSweep, Extensions
 from services.ingest.pipeline.formats import parse_example
 from tests.architecture.containers import compose
 from tests.architecture.test_documents import CODE_SPAN, PRESENT, PROGRAM, RETUNE, fenced, name_of
@@ -27,6 +28,7 @@ HOLDERS = {
     ("deploy/local/README.md", "python"): OWN,
     ("docs/guides/consumer.md", "python"): "tests/integration/clients/test_clients.py",
     ("docs/guides/first-job.md", "json"): OWN,
+    ("docs/guides/elastic.md", "json"): OWN,
     ("docs/guides/from-openai.md", "python"): "tests/integration/gateway/test_guides.py",
     ("docs/guides/service.md", "markdown"): "tests/integration/test_add_a_service.py",
     ("docs/guides/service.md", "python"): "tests/integration/test_add_a_service.py",
@@ -98,6 +100,13 @@ def test_the_row_of_the_first_job_is_one_of_a_chat():
     for text in blocks("docs/guides/first-job.md", "json"):
         for number, line in enumerate(text.splitlines(), start=1):
             assert parse_example(json.loads(line), expected=DatasetFormat.CHAT, line=number)
+
+
+def test_the_elastic_job_of_the_guide_is_one():
+    (text,) = blocks("docs/guides/elastic.md", "json")
+    request = CreateJob.model_validate_json(text)
+    sizes = sizes_of(request.retune.resources)
+    assert [asked.nodes for asked in sizes] == [1, 2, 3, 4]
 
 
 def test_the_sweep_of_the_guide_is_one():

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from schemas.base import CapacityType
+from schemas.job import StopReason
 from schemas.lifecycle import JobState
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Resources
@@ -23,7 +24,7 @@ from shared.loops import Loop
 from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.service import Service
-from tests.builders import a_job_spec, a_pool
+from tests.builders import a_bundle, a_job_spec, a_placement, a_pool
 from tests.integration.test_scheduler_store import a_job_of, add, database, mark, read
 
 __all__ = ["database", "mark"]
@@ -39,6 +40,7 @@ class Looks:
     now: datetime
     loops: dict[str, Loop] = field(default_factory=dict)
     handlers: dict[type, Any] = field(default_factory=dict)
+    leads: list[Loop] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         handlers.register(
@@ -59,12 +61,17 @@ class Looks:
 
     def on_task(self, _payload: type, **_: Any) -> None: ...
 
-    def on_lead(self, _: Loop) -> None: ...
+    def on_lead(self, function: Loop) -> None:
+        self.leads.append(function)
 
     @asynccontextmanager
     async def unit(self) -> AsyncIterator[Unit]:
         async with self.database.transaction() as conn:
             yield Unit(conn, "scheduler", self.now)
+
+    async def grow(self, after: timedelta) -> None:
+        self.now += after
+        await self.loops["grow_elastic"]()
 
     async def look(self, after: timedelta) -> None:
         self.now += after
@@ -134,3 +141,52 @@ async def test_where_jobs_stand_is_worked_out_the_less_often_the_longer_it_takes
     await looks.loops["announce_positions"]()
     query = "SELECT count(*) FROM outbox WHERE aggregate_id = $1 AND type = 'QueuePositionChanged'"
     assert await database.fetchval(query, job.id) == announced
+
+
+def an_elastic_job(mark: str, now: datetime, **changes: Any) -> Job:
+    """It has run on one node for an hour, and is halfway."""
+    spec = a_job_spec(resources=Resources(nodes=3, min_nodes=1, pool=mark))
+    job = a_job_of(mark, JobState.RUNNING, spec=spec, verified=frozenset({a_bundle(300)}), **changes)
+    job = replace(job, plan=replace(job.plan, num_steps=600))
+    return job.with_run(placement=a_placement(mark), scheduled_at=now - timedelta(hours=1))
+
+
+async def test_an_elastic_job_grows_once_it_could_have_had_more_for_long(database: Database, mark: str):
+    looks = Looks(database, utc_now())
+    job = an_elastic_job(mark, looks.now)
+    queued = a_job_of(f"{mark}-2", spec=a_job_spec(resources=Resources(pool=mark, nodes=2)))
+    async with database.transaction() as conn:
+        await queue_store.save_pool(conn, a_pool(mark, nodes=2))
+    await add(database, job, queued)
+    for _ in range(2):
+        await looks.grow(timedelta(minutes=5))
+    assert await states(database, job) == [JobState.RUNNING], "somebody waits who could use the pool"
+    await database.execute("UPDATE job SET state = 'paused' WHERE id = $1", queued.id)
+    await looks.grow(timedelta(seconds=5))
+    await looks.grow(timedelta(minutes=4, seconds=59))
+    assert await states(database, job) == [JobState.RUNNING]
+    await looks.grow(timedelta(seconds=1))
+    stopped = await read(database, job.id)
+    assert stopped.state is JobState.STOPPING
+    assert (stopped.present.stop.reason, stopped.present.stop.message) == (
+        StopReason.GROW,
+        "continues on 2 nodes in place of 1: they are free, and nobody waits",
+    )
+
+
+async def test_one_grows_at_a_time_and_a_new_leader_begins_to_count_again(database: Database, mark: str):
+    looks = Looks(database, utc_now())
+    await database.execute("UPDATE job SET state = 'cancelled' WHERE state = 'stopping'")  # of another test
+    jobs = [an_elastic_job(f"{mark}-{index}", looks.now) for index in range(2)]
+    async with database.transaction() as conn:
+        for job in jobs:
+            await queue_store.save_pool(conn, a_pool(job.present.placement.pool, nodes=3))
+    await add(database, *jobs)
+    await looks.grow(timedelta())
+    for leads in looks.leads:
+        await leads()
+    await looks.grow(timedelta(minutes=5))
+    assert Counter(await states(database, *jobs)) == {JobState.RUNNING: 2}
+    for _ in range(2):
+        await looks.grow(timedelta(minutes=5))
+        assert Counter(await states(database, *jobs)) == {JobState.RUNNING: 1, JobState.STOPPING: 1}

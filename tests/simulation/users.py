@@ -87,7 +87,10 @@ class Users:
         own = random.Random(f"{self.world.seed} {job_id}")
         num_later = own.choice((0, 0, 0, 1, 2)) if nodes is None else later
         if nodes is None:
-            resources = spec.resources.model_copy(update={"devices_per_node": own.choice((1, 1, 2))})
+            asked = {"devices_per_node": own.choice((1, 1, 2))}
+            if spec.resources.nodes > 1 and own.random() < 0.7:
+                asked["min_nodes"] = 1
+            resources = spec.resources.model_copy(update=asked)
             spec = spec.model_copy(update={"resources": resources})
         later_ids = tuple(f"{dataset_id}-{number}" for number in range(num_later))
         spec = spec.model_copy(update={"later_stages": (LATER_STAGE,) * num_later})

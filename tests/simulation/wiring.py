@@ -177,7 +177,7 @@ def enter(world: "World") -> None:
 def wire_scheduler(kernel: "Kernel") -> None:
     services.scheduler.handlers.register(
         kernel,  # type: ignore[arg-type]
-        Policy(),
+        Policy(grow_after=timedelta(seconds=1)),
         look_every=timedelta(seconds=5),
         look_anyway_every=timedelta(seconds=25),
         announce_every=MINUTE,

@@ -110,6 +110,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     _setting("Where", Resources, "retune.resources", "devices_per_node", "Devices of a node"),
     _setting("Where", Resources, "retune.resources", "nodes", "Nodes"),
+    _setting("Where", Resources, "retune.resources", "min_nodes", "Least nodes", default="as many as nodes"),
     _setting("Where", Resources, "retune.resources", "pool", "Pool", default="any"),
     _setting(
         "Where", Resources, "retune.resources", "capacity_type", "Capacity",

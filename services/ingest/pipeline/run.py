@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from schemas.compatibility import holdout_formats
 from schemas.dataset import FileRole
-from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method, holdout_formats
+from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.answers import count_long_answers
 from services.ingest.pipeline.contamination import read_source

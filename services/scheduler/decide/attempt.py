@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from schemas.base import BundleRef, FailureClass, StartFrom
+from schemas.elastic import with_nodes
 from schemas.job import (
     JobEvaluating,
     JobRunning,
@@ -14,6 +15,7 @@ from schemas.job import (
     StopReason,
 )
 from schemas.lifecycle import JobState
+from schemas.specification import JobSpec
 from services.scheduler.decide.admission import job_queued
 from services.scheduler.decide.candidate import longest_hold
 from services.scheduler.decide.decision import Decision, RunOverdue, StartOverdue, Timer, View
@@ -50,7 +52,7 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         job_id=job.id,
         tenant=job.tenant,
         attempt=run.number,
-        spec=job.plan.spec,
+        spec=_of_size(job.plan.spec, placement.nodes),
         base_sha=job.spec.base_sha,
         dataset=job.plan.dataset,
         config_hash=job.plan.config_hash,
@@ -66,6 +68,13 @@ def begin(job: Job, placement: Placement, view: View) -> Decision:
         stage=job.stage,
     )
     return Decision(begun, (fact,), start_timers(begun, view))
+
+
+def _of_size(spec: JobSpec, nodes: int) -> JobSpec:
+    """Return what an attempt on so many nodes trains by."""
+    if spec.resources.min_nodes is None:
+        return spec
+    return spec.model_copy(update={"resources": with_nodes(spec.resources, nodes)})
 
 
 def restarted_clock(job: Job, start_deadline: datetime, view: View) -> Job:

@@ -28,6 +28,9 @@ class Policy:
     failure_backoff: timedelta = timedelta(seconds=5)
     """Pause before the second requeue of a class; doubles with each further one. The first requeue comes at once."""
     longest_failure_backoff: timedelta = timedelta(minutes=5)
+    grow_after: timedelta = timedelta(minutes=5)
+    """Time for which an elastic attempt has run, could have had more nodes, and will run on, before it is stopped to
+    continue on them."""
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ def over(job: Job, view: View) -> Decision | None:
             return cancelled(job, "budget")
         case StopReason.PAUSE:
             return paused(job, stop.pause_reason or PauseReason.USER)
+        case StopReason.GROW:
+            return requeue_or_fail(job, FailureClass.RESIZED, stop.message, view)
         case StopReason.PREEMPT:
             return requeue_or_fail(job, FailureClass.PREEMPTED, stop.message, view)
         case StopReason.FAILURE:
@@ -200,6 +202,8 @@ def _recent_preemptions(job: Job, failure_class: FailureClass, view: View) -> tu
 
 def _back_off(failure_class: FailureClass, before: int, preemptions: int, view: View) -> timedelta:
     policy = view.policy
+    if failure_class is FailureClass.RESIZED:
+        return timedelta()
     if failure_class is not FailureClass.PREEMPTED:
         doubled = policy.failure_backoff * ((1 << min(before, MAX_DOUBLINGS)) - 1)
         return min(doubled, policy.longest_failure_backoff)

@@ -292,6 +292,17 @@ class Ledger:
             devices_held={**self.devices_held, candidate.tenant: held},
         )
 
+    def without_booking(self, pool: Pool, tenant: str, booking: Booking) -> Self:
+        """Return the ledger as it will be when the tenant has given back what it booked."""
+        left = list(pool.bookings)
+        left.remove(booking)
+        held = Counter(self.devices_held.get(tenant, {}))
+        held[pool.device_type] -= len(booking.machines) * booking.devices
+        return replace(
+            self._with_pool(pool.with_bookings(left)),
+            devices_held={**self.devices_held, tenant: held},
+        )
+
     def with_reservation(self, pool: Pool, candidate: Candidate, now: datetime) -> Self:
         return self._with_pool(pool.with_reservation(candidate, now))
 

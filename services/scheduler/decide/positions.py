@@ -22,6 +22,7 @@ from services.scheduler.decide.queue import (
     Rank,
     allowed_pools,
     can_start,
+    largest_that_starts,
     rank,
     reserves_devices,
     suited_pools,
@@ -192,7 +193,8 @@ class _Walk:
         self._latest_in_front = max(self._latest_in_front, since)
         if reason is WaitReason.ITS_TURN:
             pool = next(pool for pool in suited if can_start(candidate, pool, self._now))
-            self._ledger = self._ledger.with_booking(pool, candidate, self._now)
+            sized = largest_that_starts(candidate, pool, self._ledger, self._now) or candidate
+            self._ledger = self._ledger.with_booking(pool, sized, self._now)
         elif reserves_devices(candidate, self._now):
             self._ledger = self._ledger.with_reservation(suited[0], candidate, self._now)
         starts_at = self._take_first_free(candidate, suited)

@@ -22,6 +22,7 @@ from schemas.placement import (
     CAPACITY_TYPES,
     Requirements,
     demand,
+    is_within_limit,
     leases_in_words,
     needed_device,
     requirements,
@@ -99,8 +100,8 @@ class Round:
         """Devices only become fewer in a round, so that who cannot start is not looked at again."""
         while self._num_with_room:
             candidate, wish = self._pop_best()
-            if (pool := self._pool_for(candidate, wish)) is not None:
-                return self._book(candidate, pool)
+            if (place := self._place_for(candidate, wish)) is not None:
+                return self._book(candidate, *place)
             if reserves_devices(candidate, self._now) and (first := self._first_allowed(candidate, wish)):
                 self._reserving.setdefault(first, candidate)
         return None
@@ -135,13 +136,13 @@ class Round:
         for entry in entries:
             heapq.heappush(self._ranked, entry)
 
-    def _pool_for(self, candidate: Candidate, wish: _Wish) -> Pool | None:
+    def _place_for(self, candidate: Candidate, wish: _Wish) -> tuple[Candidate, Pool] | None:
         for name in wish.roomy:
             if not self._ledger.allows(candidate, self._ledger.by_name[name]):
                 continue
             pool = self._with_reservation(name)
-            if can_start(candidate, pool, self._now):
-                return pool
+            if sized := largest_that_starts(candidate, pool, self._ledger, self._now):
+                return sized, pool
         return None
 
     def _first_allowed(self, candidate: Candidate, wish: _Wish) -> str | None:
@@ -155,10 +156,10 @@ class Round:
             self._ledger = self._ledger.with_reservation(pool, reserving, self._now)
         return self._ledger.by_name[name]
 
-    def _book(self, candidate: Candidate, pool: Pool) -> Grant:
-        self._ledger = self._ledger.with_booking(pool, candidate, self._now)
+    def _book(self, candidate: Candidate, sized: Candidate, pool: Pool) -> Grant:
+        self._ledger = self._ledger.with_booking(pool, sized, self._now)
         self._forget_full(self._ledger.by_name[pool.name])
-        return Grant(candidate, placement(candidate, pool, self._now))
+        return Grant(candidate, placement(sized, pool, self._now))
 
     def _forget_full(self, pool: Pool) -> None:
         for (asked, _), wish in self._wishes.items():
@@ -235,6 +236,19 @@ def suited_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
 def allowed_pools(candidate: Candidate, ledger: Ledger) -> list[Pool]:
     """Return the pools that suit it and of which its tenant may have as much now."""
     return [pool for pool in suited_pools(candidate, ledger) if ledger.allows(candidate, pool)]
+
+
+def largest_that_starts(candidate: Candidate, pool: Pool, ledger: Ledger, now: datetime) -> Candidate | None:
+    """Return the candidate with the most nodes that it may have of the pool now; None where it may have none."""
+    return next((each for each in candidate.sizes if _may_have(each, pool, ledger, now)), None)
+
+
+def _may_have(candidate: Candidate, pool: Pool, ledger: Ledger, now: datetime) -> bool:
+    return (
+        can_start(candidate, pool, now)
+        and ledger.allows(candidate, pool)
+        and is_within_limit(candidate.resources, pool)
+    )
 
 
 def can_start(candidate: Candidate, pool: Pool, now: datetime) -> bool:

@@ -42,7 +42,7 @@ def last_facts_due(run: Attempt, policy: Policy) -> datetime:
 
 
 def _strength(job: Job, stop: Stop) -> int:
-    """cancel > budget > final failure > pause > rest."""
+    """cancel > budget > final failure > pause > another failure, preemption > growth."""
     match stop.reason:
         case StopReason.CANCEL:
             return 5
@@ -54,6 +54,8 @@ def _strength(job: Job, stop: Stop) -> int:
             return 2
         case StopReason.FAILURE | StopReason.PREEMPT:
             return 1
+        case StopReason.GROW:
+            return 0
 
 
 def _job_stopping(job: Job, stop: Stop) -> JobStopping:

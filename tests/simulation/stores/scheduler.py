@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from schemas.envelope import Envelope
+from schemas.job import StopReason
 from schemas.lifecycle import TERMINAL, JobState
 from services.scheduler.decide.candidate import Candidate
+from services.scheduler.decide.growth import ElasticAttempt
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.model import Base, Dataset, Deployment, Job
@@ -42,6 +44,13 @@ async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
         return None
     job = await find_job(conn, job_id)
     return job if job and job.state is JobState.QUEUED else None
+
+
+async def find_running_job(conn: Tables, job_id: str) -> Job | None:
+    if conn.is_locked("job", job_id):
+        return None
+    job = await find_job(conn, job_id)
+    return job if job and job.state is JobState.RUNNING else None
 
 
 async def add_job(conn: Tables, job: Job) -> None:
@@ -210,6 +219,39 @@ async def candidates(conn: Tables, *, now: datetime, at_most: int) -> list[Candi
 async def everyone_queued(conn: Tables) -> list[Candidate]:
     queued = [conn.get("job", job_id) for job_id in conn.rows("queued")]
     return [Candidate.of(job, queued_at=job.queued_at) for job in queued]
+
+
+async def one_of_each_kind(conn: Tables) -> list[Candidate]:
+    kinds: dict[object, Candidate] = {}
+    for job in sorted((conn.get("job", job_id) for job_id in conn.rows("queued")), key=_by_age):
+        kinds.setdefault(_kind(job), Candidate.of(job, queued_at=job.queued_at))
+    return list(kinds.values())
+
+
+async def elastic_attempts(conn: Tables, *, scheduled_by: datetime) -> list[ElasticAttempt]:
+    booked = ((name, conn.get("job", name[0]), *row) for name, row in conn.items("booking"))
+    attempts = [
+        (
+            booking.since,
+            job.id,
+            ElasticAttempt(_plain(Candidate.of(job, queued_at=job.queued_at)), pool, booking),
+        )
+        for (_, number), job, pool, booking, _ in booked
+        if job.state is JobState.RUNNING and job.attempt == number and booking.since <= scheduled_by
+        if len(booking.machines) < job.spec.resources.nodes and job.spec.resources.min_nodes is not None
+    ]
+    return [attempt for *_, attempt in sorted(attempts, key=lambda each: each[:2])]
+
+
+def _plain(candidate: Candidate) -> Candidate:
+    return replace(candidate, not_before=None, no_capacity_at={})
+
+
+async def is_one_growing(conn: Tables) -> bool:
+    return any(
+        job.state is JobState.STOPPING and job.present.stop.reason is StopReason.GROW
+        for job in conn.rows("job")
+    )
 
 
 async def typical_run_time(conn: Tables, *, now: datetime) -> timedelta | None:

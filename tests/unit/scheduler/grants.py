@@ -22,8 +22,10 @@ def grants_one_by_one(waiting: Sequence[Candidate], ledger: Ledger, *, now: date
         if best is None:
             return granted
         candidate, pool = best
-        granted.append(Grant(candidate, queue.placement(candidate, pool, now)))
-        ledger = ledger.with_booking(pool, candidate, now)
+        sized = queue.largest_that_starts(candidate, pool, ledger, now)
+        assert sized is not None, f"{candidate.job_id} may start in {pool.name}"
+        granted.append(Grant(candidate, queue.placement(sized, pool, now)))
+        ledger = ledger.with_booking(pool, sized, now)
         left.remove(candidate)
 
 

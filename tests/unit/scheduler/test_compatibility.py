@@ -38,6 +38,39 @@ def test_each_row_admits_what_it_was_tested_at(row):
         assert check(spec, [other for other in ROWS if other != row]) is not None
 
 
+class TestElastic:
+    def check(self, *, nodes, min_nodes, **recipe):
+        spec = a_spec(**recipe)
+        resources = Resources(nodes=nodes, min_nodes=min_nodes)
+        return check(spec.model_copy(update={"resources": resources}))
+
+    @pytest.mark.parametrize("library", get_args(ShardingLibrary))
+    @pytest.mark.parametrize("method", [Method.LORA, Method.SFT, Method.QLORA])
+    def test_any_method_and_sharding_may_have_fewer_nodes(self, method, library):
+        sharding = ShardingSpec(library=library)
+        assert self.check(nodes=4, min_nodes=1, method=method, sharding=sharding) is None
+
+    @pytest.mark.parametrize("min_nodes", [4, 5])
+    def test_the_least_is_less_than_the_most(self, min_nodes):
+        refusal = self.check(nodes=4, min_nodes=min_nodes)
+        assert (refusal.code, refusal.param) == ("min_nodes_not_less", "resources.min_nodes")
+        assert f"is {min_nodes}, and resources.nodes, the most, is 4; expected fewer" in refusal.message
+
+    def test_what_one_size_could_not_run_is_refused_by_that_size(self):
+        sharding = ShardingSpec(offload_optimizer=True)
+        assert self.check(nodes=3, min_nodes=2, sharding=sharding) is None
+        refusal = self.check(nodes=3, min_nodes=1, sharding=sharding)
+        assert refusal.code == "sharding_ignored"
+        assert refusal.message.startswith(
+            "resources.min_nodes is 1, so an attempt may have 1 node(s): recipe."
+        )
+        assert self.check(nodes=2, min_nodes=1, optimizer="muon").code == "optimizer_not_sharded"
+
+    def test_each_device_of_the_most_has_a_window_at_every_step(self):
+        assert self.check(nodes=4, min_nodes=1, batch_size=4) is None
+        assert self.check(nodes=4, min_nodes=1, batch_size=3).code == "batch_too_small"
+
+
 def test_no_two_rows_cover_the_same_gang():
     for method, library in product(sorted(Method), get_args(ShardingLibrary)):
         sharding = ShardingSpec(library=library)

@@ -43,6 +43,7 @@ def test_three_states_are_terminal():
         ("oom", 1),
         ("user", 0),
         ("cancelled", 0),
+        ("resized", None),
     ],
 )
 def test_each_failure_class_has_its_budget(failure_class, budget):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base import CapacityType, DeviceKind
+from schemas.elastic import sizes_of
 from schemas.lifecycle import JobState
 from schemas.specification import Resources, Tier
 from services.scheduler.decide.candidate import Candidate
@@ -28,7 +29,8 @@ def waiting(job_id="job-1", *, minutes=0.0, **changes):
     }
     asked = {name: value for name, value in changes.items() if name in Resources.model_fields}
     others = {name: value for name, value in changes.items() if name not in asked}
-    return Candidate(**fields | others, resources=Resources(**asked))
+    least, *larger = sizes_of(Resources(**asked))
+    return Candidate(**fields | others, resources=least, larger=tuple(larger))
 
 
 def started(candidates, ledger):
@@ -393,6 +395,13 @@ class TestRound:
         assert queue_round.next() is None
 
 
+NODES = (
+    *({"nodes": nodes} for nodes in (1, 1, 1, 2, 4)),
+    {"min_nodes": 1, "nodes": 3},
+    {"min_nodes": 2, "nodes": 4},
+)
+
+
 def a_queue(draw):
     return [
         waiting(
@@ -400,7 +409,7 @@ def a_queue(draw):
             tenant=draw.choice("abcd"),
             tier=draw.choice(tuple(Tier)),
             minutes=draw.randrange(30),
-            nodes=draw.choice((1, 1, 1, 2, 4)),
+            **draw.choice(NODES),
             devices_per_node=draw.choice((1, 1, 2, 4)),
             capacity_type=draw.choice(("spot", "spot-first", "on-demand")),
             pool=draw.choice((None, None, SPOT)),
