@@ -25,6 +25,7 @@ from services.trainer_agent.protocol import (
     TrainingOrder,
 )
 from services.trainer_agent.training import resume
+from services.trainer_agent.training.bundle import STATE, BundleState
 from services.trainer_agent.training.failures import TrainingFailed
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import prepare
@@ -107,6 +108,17 @@ def gang(inputs, tmp_path_factory) -> Gang:
 @pytest.fixture(scope="module")
 def alone(inputs, tmp_path_factory) -> Gang:
     return one_process(tmp_path_factory.mktemp("alone") / "work", inputs, LORA)
+
+
+@pytest.fixture(scope="module")
+def attempts(inputs, gang, tmp_path_factory) -> list[Gang]:
+    """Two processes, then one, then two: as an elastic job trains."""
+    folder = tmp_path_factory.mktemp("elastic")
+    runs = [gang]
+    for number, run in enumerate((one_process, forked_processes), 2):
+        bundle = as_bundle(runs[-1].order, runs[-1].saved[0], folder / f"bundle-{number}")
+        runs.append(run(folder / str(number), inputs, LORA, resume_dir=bundle))
+    return runs
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +232,34 @@ class TestTwoNodes:
         [checked] = reports_of(resumed.reports, ResumeChecked)
         assert checked.certificate.reason == "copies of the weights: expected 2, found 1"
         assert model_sha256(resumed.saved[-1]) == model_sha256(gang.saved[-1])
+
+
+class TestAnotherNumberOfProcesses:
+    def test_each_begins_where_the_one_before_has_saved_and_says_that_it_is_not_exact(self, attempts):
+        changed = [("2", "1", attempts[0].saved[0].step), ("1", "2", attempts[1].saved[0].step)]
+        for attempt, (before, after, step) in zip(attempts[1:], changed, strict=True):
+            [checked] = reports_of(attempt.reports, ResumeChecked)
+            assert checked.certificate.reason == f"number of processes: expected {before}, found {after}"
+            assert not checked.certificate.exact
+            assert checked.certificate.step == step
+            assert checked.certificate.found_batch_sha256 == checked.certificate.expected_batch_sha256
+            assert reports_of(attempt.reports, Stepped)[0].step == step + 1
+
+    def test_the_losses_and_weights_are_those_of_a_run_that_nothing_stopped(self, attempts, alone):
+        steps: dict[int, float] = {}
+        for attempt in attempts:
+            steps |= {each.step: each.loss for each in reports_of(attempt.reports, Stepped)}
+        assert [steps[step] for step in sorted(steps)] == pytest.approx(alone.losses, abs=1e-4)
+        assert_close(attempts[-1].saved[-1], alone.saved[-1], atol=1e-3)
+
+    def test_every_row_is_trained_on_as_often_as_in_a_run_that_nothing_stopped(self, attempts, alone):
+        whole, elastic = (run.saved[-1].directory / STATE for run in (alone, attempts[-1]))
+        assert consumed(elastic) == consumed(whole) != ""
+
+
+def consumed(state: Path) -> str:
+    """Chain over all batches since step 0."""
+    return BundleState.model_validate_json(state.read_bytes()).consumed_sha256
 
 
 class TestFullWeights:
