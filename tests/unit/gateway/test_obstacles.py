@@ -125,6 +125,14 @@ def test_each_obstacle_names_its_field_and_whether_it_can_go_away(changes, known
     assert obstacle_summaries(known, **changes) == [expected]
 
 
+def test_an_elastic_job_needs_a_pool_for_its_least_alone():
+    known = Known(pools=(a_pool(max_devices_per_job=2),))
+    assert obstacle_summaries(known, resources={"min_nodes": 2, "nodes": 9}) == []
+    assert obstacle_summaries(known, resources={"min_nodes": 3, "nodes": 9}) == [
+        ("no_pool_holds", "resources", True)
+    ]
+
+
 @pytest.mark.parametrize("rows", [None, 500])
 def test_a_holdout_that_is_large_enough_or_was_never_counted_is_none(rows):
     assert obstacle_summaries(Known(holdout_rows=rows), holdout=HOLDOUT) == []

@@ -29,6 +29,7 @@ JOB = {"job_id": "ftjob-1", "tenant": TENANT, "attempt": 1}
         ("infra", False),
         ("internal", False),
         ("numeric", True),
+        ("resized", True),
         ("oom", True),
         ("user", True),
         ("cancelled", True),
