@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from schemas.node import PoolCapacityChanged
-from schemas.specification import Method
+from schemas.specification import Method, Resources
 from services.gateway.decide import refuse_final
 from services.gateway.memory import Base
-from services.gateway.obstacles import Known, Policy, obstacles
+from services.gateway.obstacles import Known, Policy, obstacles, suited_pools
 from shared.errors import Refused
 from tests.builders import a_file_ref, a_job_spec, capabilities
 
@@ -128,6 +128,7 @@ def test_each_obstacle_names_its_field_and_whether_it_can_go_away(changes, known
 def test_an_elastic_job_needs_a_pool_for_its_least_alone():
     known = Known(pools=(a_pool(max_devices_per_job=2),))
     assert obstacle_summaries(known, resources={"min_nodes": 2, "nodes": 9}) == []
+    assert suited_pools(Resources(min_nodes=2, nodes=9), known.pools) == known.pools
     assert obstacle_summaries(known, resources={"min_nodes": 3, "nodes": 9}) == [
         ("no_pool_holds", "resources", True)
     ]
