@@ -9,7 +9,7 @@ from tests.simulation.violation import Violation
 
 BUDGET = 400_000
 """Messages of some 550 worlds. The rarest, verdicts on evaluations by their digest alone, are in one of 130."""
-FIRST_SEED = 200
+FIRST_SEED = 270
 """Few worlds before one in which it is."""
 
 

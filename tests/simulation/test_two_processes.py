@@ -19,7 +19,7 @@ from tests.simulation.violation import Violation
 MESSAGES = scaled(60_000, 200_000, 20_000_000) // PROCESSES
 BUDGET = 400_000
 """Messages of some 550 worlds. One in 90 shows that versions and evaluations have no lock."""
-FIRST_SEED = 282
+FIRST_SEED = 315
 """Few worlds before such a one."""
 
 
