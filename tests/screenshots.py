@@ -10,7 +10,7 @@ from schemas.cost import CostAccrued
 from tests import browser
 from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.cost_rows import accrued, add_costs
-from tests.integration.gateway.pages import Shown, add_many_jobs, add_steps, populate
+from tests.integration.gateway.pages import Shown, add_attempts, add_many_jobs, add_steps, populate
 from tests.integration.gateway.world import met
 
 FOLDER = Path("build/screenshots")
@@ -28,6 +28,8 @@ def addresses(shown: Shown, event: int) -> dict[str, str]:
         "job-curves": f"/jobs/{shown.running}",
         "job-queued": f"/jobs/{shown.queued}",
         "job-timeline": f"/jobs/{shown.running}/timeline",
+        "job-attempts": f"/jobs/{shown.gated}/timeline",
+        "job-queued-timeline": f"/jobs/{shown.queued}/timeline",
         "job-logs": f"/jobs/{shown.running}/logs",
         "job-checkpoints": f"/jobs/{shown.running}/checkpoints",
         "job-settings": f"/jobs/{shown.running}/settings",
@@ -90,6 +92,7 @@ async def take(folder: Path) -> None:
             shown = await populate(world)
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
+            await add_attempts(world, shown.gated, "demo")
             await raise_alert(world, shown.running)
             await add_costs(world, "demo", shown.running, *spread(shown))
             event = await world.db.fetchval(NEWEST_FAILURE)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
@@ -30,6 +30,18 @@ class JobFilter(Value):
     cost_above: Decimal | None = None
     created_within: timedelta | None = None
     ended_within: timedelta | None = None
+
+
+class RedoneSteps(Row):
+    """Steps that an attempt did which an earlier one had done before it."""
+
+    attempt: int
+    last_step: int
+    """The last one that the earlier ones had done."""
+    passed_by: int | None
+    """The attempt that first did more than those; None where none has yet."""
+    passed_at: datetime | None
+    """When this attempt did more than those; None where it has not, or a later one did that step again."""
 
 
 class CurvePoints(Row):
@@ -138,6 +150,19 @@ NAMES_OF_FILES = """
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
+# Of an attempt that began after a step: the last step that an earlier one had done before, and the first new one.
+REDONE_STEPS = """
+    SELECT began.attempt, redone.step AS last_step, fresh.by AS passed_by,
+           CASE WHEN fresh.attempt = began.attempt THEN (fresh.metrics ->> 'time')::timestamptz END AS passed_at
+      FROM unnest($2::int[], $3::int[]) AS began (attempt, after)
+      LEFT JOIN LATERAL
+           (SELECT step, attempt, metrics, coalesce(first_attempt, attempt) AS by FROM step
+             WHERE job_id = $1 AND step > began.after AND coalesce(first_attempt, attempt) >= began.attempt
+             ORDER BY step LIMIT 1) AS fresh ON true
+      JOIN LATERAL
+           (SELECT step FROM step
+             WHERE job_id = $1 AND step > began.after AND step < coalesce(fresh.step, 2147483647)
+             ORDER BY step DESC LIMIT 1) AS redone ON true"""
 NODES_OF_ATTEMPT = """
     SELECT data ->> 'nodes' FROM job_event
      WHERE job_id = $1 AND type = 'JobScheduled' AND data -> 'attempt' = to_jsonb($2::int) LIMIT 1"""
@@ -254,6 +279,11 @@ async def list_latest_routes(database: Database, tenant: str, *, limit: int) -> 
 async def find_events_of_types(database: Database, job_id: str, types: Sequence[str]) -> list[JobEvent]:
     """Return at most a thousand of them, the oldest first."""
     return await select(JobEvent, database, EVENTS_OF_TYPES, job_id, types)
+
+
+async def find_redone_steps(database: Database, job_id: str, began: Mapping[int, int]) -> list[RedoneSteps]:
+    """`began`: the step after which each attempt began. Attempts that did no step again have no row."""
+    return await select(RedoneSteps, database, REDONE_STEPS, job_id, [*began], [*began.values()])
 
 
 async def count_nodes(database: Database, job_id: str, attempt: int) -> int:

@@ -47,7 +47,7 @@ NODES_OF_ATTEMPT = """
     SELECT data -> 'nodes' FROM job_event
      WHERE job_id = $1 AND type = 'NodesProvisioned' AND (data ->> 'attempt')::int = $2 LIMIT 1"""
 SAVE_STEP = """
-    INSERT INTO step (job_id, step, attempt, metrics) VALUES ($1, $2, $3, $4)
+    INSERT INTO step (job_id, step, attempt, first_attempt, metrics) VALUES ($1, $2, $3, $3, $4)
     ON CONFLICT (job_id, step) DO UPDATE SET attempt = $3, metrics = $4 WHERE step.attempt <= $3"""
 SAVE_VALIDATION = "UPDATE step SET validation = $4 WHERE job_id = $1 AND step = $2 AND attempt <= $3"
 TOKENS_OF_STEPS = """

@@ -13,7 +13,7 @@ from schemas.lifecycle import TERMINAL
 from services.gateway import job_readmodels, job_responses, readmodels, representations
 from services.gateway.deps import Caller, Context, Gateway, parse_cursor
 from services.gateway.errors import not_found
-from services.gateway.page import curves, formats, render, streams
+from services.gateway.page import attempts, curves, formats, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import Action, job_view
 from services.gateway.routes import jobs, progress
@@ -71,13 +71,15 @@ async def stream(
             steps, last_step = await _new_steps(context, job_id, last_step)
             parts += steps
         elif tab == "timeline":
+            shown = await _attempts(context, job_id)
+            parts.append(streams.part("job-attempts", render.text("job_attempts.html.jinja", **shown)))
             events, event_id = await _new_events(context, job_id, event_id)
             parts += events
         elif tab == "checkpoints":
-            shown = await _checkpoints(caller, context, job_id)
+            written = await _checkpoints(caller, context, job_id)
             parts.append(
                 streams.part(
-                    "checkpoints", render.text("job_checkpoints.html.jinja", now=database.now(), **shown)
+                    "checkpoints", render.text("job_checkpoints.html.jinja", now=database.now(), **written)
                 )
             )
         return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}", tuple(parts))
@@ -241,7 +243,15 @@ async def _timeline(
     before = parse_cursor(after, "ftevent", param="after")
     rows = await readmodels.events_before(context.service.database, job_id, before=before, limit=EVENTS + 1)
     following = f"/jobs/{job_id}/timeline?after=ftevent-{rows[EVENTS - 1].id}" if len(rows) > EVENTS else None
-    return {"events": rows[:EVENTS], "next": following, "is_first": after is None}
+    shown = {"events": rows[:EVENTS], "next": following, "is_first": after is None}
+    return shown | await _attempts(context, job_id)
+
+
+async def _attempts(context: Gateway, job_id: str) -> dict[str, attempts.Picture | None]:
+    database = context.service.database
+    events = await job_readmodels.find_events_of_types(database, job_id, attempts.TYPES)
+    redone = await job_readmodels.find_redone_steps(database, job_id, attempts.begun_after(events))
+    return {"picture": attempts.drawn(events, redone, now=database.now())}
 
 
 async def _logs(

@@ -18,7 +18,16 @@ from schemas.base import BundleRef
 from schemas.dataset import DatasetRejected
 from schemas.deployment import ReplicaAddress
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, Interval
-from schemas.job import JobFailed, JobQueued, JobSubmitted, QueuePositionChanged, WaitReason
+from schemas.job import (
+    JobFailed,
+    JobQueued,
+    JobRequeued,
+    JobRunning,
+    JobScheduled,
+    JobSubmitted,
+    QueuePositionChanged,
+    WaitReason,
+)
 from schemas.model import BaseModelRegistered, ModelRegistered
 from schemas.node import LeasedDevices, PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
@@ -97,6 +106,66 @@ async def resume(world: World, job_id: str, tenant: str) -> None:
         TrainingResumed(**of_job, certificate=certificate),
     )
     await until(lambda: _has_event(world, job_id, "TrainingResumed"), "the resume")
+
+
+async def lose_node(world: World, job_id: str, tenant: str = "demo") -> None:
+    """A job of `a_running_job` loses its node, and trains again from its checkpoint of step 10."""
+    of_job = {"job_id": job_id, "tenant": tenant}
+    bundle = BundleRef(attempt=1, step=10, manifest_sha256=a_sha(job_id))
+    requeued = JobRequeued(
+        **of_job, attempt=1, failure_class="infra", resume=bundle, not_before=utc_now(), message="node lost"
+    )
+    scheduled = JobScheduled(
+        **of_job,
+        attempt=2,
+        spec=world.spec(training_file=a_file_ref()),
+        base_sha=world.base_sha,
+        dataset=a_dataset_ref(),
+        config_hash=a_sha("config"),
+        resume=bundle,
+        pool="cpu-spot",
+        capacity_type="spot",
+        nodes=1,
+        devices_per_node=1,
+        grace_seconds=30.0,
+        start_deadline=utc_now(),
+    )
+    await world.voices.say("scheduler", requeued, scheduled, JobRunning(**of_job, attempt=2))
+    await world.provision(job_id, tenant, attempt=2)
+    again = "SELECT attempt = 2 AND state = 'running' FROM job WHERE job_id = $1"
+    await until(lambda: world.db.fetchval(again, job_id), "the second attempt")
+
+
+async def add_attempts(world: World, job_id: str, tenant: str) -> None:
+    """The events of a job that was preempted, paused and lost a node, as rows alone."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (0, "JobSubmitted", {}), (2, "JobQueued", {}), (9, "JobScheduled", {"attempt": 1}),
+        (11, "JobRunning", {"attempt": 1}), (41, "JobStopping", {"attempt": 1}),
+        (42, "JobRequeued", {"attempt": 1, "failure_class": "preempted"}),
+        (50, "JobScheduled", {"attempt": 2, "resume": {"step": 600}}), (52, "JobRunning", {"attempt": 2}),
+        (75, "JobRequeued", {"attempt": 2, "failure_class": "infra"}),
+        (76, "JobScheduled", {"attempt": 3, "resume": {"step": 900}}), (78, "JobRunning", {"attempt": 3}),
+        (88, "JobStopping", {"attempt": 3}), (89, "JobPaused", {"attempt": 3}), (104, "JobQueued", {}),
+        (105, "JobScheduled", {"attempt": 4, "resume": {"step": 1200}}), (107, "JobRunning", {"attempt": 4}),
+        (125, "JobEvaluating", {"attempt": 4}), (138, "JobSucceeded", {}),
+    ]  # fmt: skip
+    begin = utc_now() - timedelta(minutes=140)
+    await world.db.execute("DELETE FROM job_event WHERE job_id = $1 AND type LIKE 'Job%'", job_id)
+    await world.db.executemany(
+        """INSERT INTO job_event (job_id, tenant, event_id, type, level, message, data, created_at)
+           VALUES ($1, $2, $3, $4, 'info', $4, $5, $6)""",
+        [
+            (job_id, tenant, f"attempts-{minute}", name, json.dumps({"pool": "a100-spot"} | data), begin + timedelta(minutes=minute))
+            for minute, name, data in events
+        ],
+    )  # fmt: skip
+    await world.db.execute(
+        """UPDATE step SET first_attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 990 THEN 2 ELSE 3 END,
+                           attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 900 THEN 2 ELSE 3 END,
+                           metrics = metrics || jsonb_build_object('time', $2::timestamptz)
+            WHERE job_id = $1""",
+        job_id, begin + timedelta(minutes=82),
+    )  # fmt: skip
 
 
 async def _has_event(world: World, job_id: str, name: str) -> bool:

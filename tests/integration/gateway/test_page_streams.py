@@ -8,8 +8,9 @@ from html import unescape
 import httpx
 import pytest
 
-from tests.integration.gateway.pages import HOSTILE, heard, logged_in, populate
-from tests.integration.gateway.world import World, mark, new_key
+from schemas.training import StepsRecorded
+from tests.integration.gateway.pages import HOSTILE, heard, logged_in, lose_node, populate
+from tests.integration.gateway.world import World, a_step, mark, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -58,6 +59,31 @@ class TestStreams:
         assert news["count"] == 1
         assert "<script>" not in news["html"]
         assert HOSTILE in unescape(news["html"])
+
+    async def test_of_a_timeline_bring_attempts_and_the_steps_that_are_done_again(self, world, person):
+        job = await world.a_running_job()
+        await world.record(
+            StepsRecorded(job_id=job, tenant="demo", attempt=1, steps=(a_step(11), a_step(12)))
+        )
+        async with person.stream("GET", f"/jobs/{job}/stream", params={"tab": "timeline"}) as events:
+            lines = events.aiter_lines()
+            await heard(lines, "ready")
+            await lose_node(world, job)
+            while "11 to 12" not in (part := (await heard(lines, "part"))[2])["html"]:
+                pass
+            assert part["id"] == "job-attempts"
+            hatched = re.compile(r'<rect class="again" x="([^"]+)%" width="([^"]+)%"')
+            left, width = map(float, hatched.search(part["html"]).groups())
+            assert left + width == pytest.approx(100, abs=0.1), "all of its training, so far"
+            steps = (a_step(11), a_step(12), a_step(13))
+            await world.record(StepsRecorded(job_id=job, tenant="demo", attempt=2, steps=steps))
+            while (left, width) == (ends := tuple(map(float, hatched.search(part["html"]).groups()))):
+                while (part := (await heard(lines, "part"))[2])["id"] != "job-attempts":
+                    pass
+            assert sum(ends) < 100
+        page = await person.get(f"/jobs/{job}/timeline")
+        assert '<div id="job-attempts">' in page.text
+        assert "11 to 12" in page.text
 
     async def test_of_a_list_bring_rows_and_count_new_jobs(self, world, person):
         job = await world.a_running_job()
