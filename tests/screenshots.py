@@ -10,7 +10,7 @@ from schemas.cost import CostAccrued
 from tests import browser
 from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.cost_rows import accrued, add_costs
-from tests.integration.gateway.pages import Shown, add_attempts, add_many_jobs, add_steps, populate
+from tests.integration.gateway.pages import Shown, add_attempts, add_many_jobs, add_steps, cordon, populate
 from tests.integration.gateway.world import met
 
 FOLDER = Path("build/screenshots")
@@ -57,6 +57,7 @@ def addresses(shown: Shown, event: int) -> dict[str, str]:
         "webhooks": "/webhooks",
         "webhook": f"/webhooks/{shown.webhook}",
         "admin": "/admin",
+        "admin-machines": "/admin/machines",
         "admin-tenant": "/admin/tenants/demo",
         "admin-subscribers": "/admin/subscribers",
         "admin-audit": "/admin/audit",
@@ -93,6 +94,7 @@ async def take(folder: Path) -> None:
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
             await add_attempts(world, shown.gated, "demo")
+            await cordon(world, "h100", shown.running)
             await raise_alert(world, shown.running)
             await add_costs(world, "demo", shown.running, *spread(shown))
             event = await world.db.fetchval(NEWEST_FAILURE)

@@ -28,6 +28,7 @@ from services.gateway.tables import (
     ALERT,
     BASE,
     CHECKPOINT,
+    CORDON,
     DATASET,
     EVALUATION,
     INCARNATION,
@@ -299,6 +300,8 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     node.NodesReleased: into(JOB, price_per_hour=None, held_since=None),
     node.PoolCapacityChanged: into(POOL, name=field_of("pool"), detail=fields_except()),
+    node.MachineCordoned: into(CORDON, "source", "reason", is_lifted=False, changed_at=sent_at),
+    node.MachineUncordoned: into(CORDON, source="", reason="", is_lifted=True, changed_at=sent_at),
     access.KafkaUserReady: into(
         KAFKA_USER, "reads", "writes", "group_prefix", name=field_of("user"), changed_at=now
     ),

@@ -186,6 +186,7 @@ NEW_VERSION = Table(
 )
 VERSION = Table("model", ("model_id",), is_inserted=False)
 POOL = Table("pool", ("name",))
+CORDON = Table("cordon", ("pool", "machine"))
 KAFKA_USER = Table("kafka_user", ("name",), once=("tenant",))
 REPLICA = Table("replica", ("replica_id",), once=("pool", "base_model", "base_sha"))
 INCARNATION = Table("replica", ("replica_id", "incarnation"), is_inserted=False)

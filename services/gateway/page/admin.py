@@ -3,17 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import ValidationError
 
 from schemas.topics import TOPICS
-from services.gateway import readmodels, store, tenants
+from services.gateway import machines, readmodels, store, tenants
 from services.gateway.deps import LARGE_PAGE, Context, Gateway
 from services.gateway.errors import ApiError, first_problem
-from services.gateway.page import render
+from services.gateway.page import machines as machine_views
+from services.gateway.page import render, streams
 from services.gateway.page.sessions import Operator, OperatorSender, Visitor
 from services.gateway.quotas import Quotas
 from services.gateway.requests import CreateSubscriber, CreateTenant, CreateUser
@@ -103,7 +105,6 @@ async def _list(
         next=rows[ROWS - 1].name if len(rows) > ROWS else None,
         after=after,
         refused=refused,
-        pools=await readmodels.list_pools(database),
         now=database.now(),
     )
 
@@ -251,6 +252,35 @@ async def add_user(
             raise
         return await _tenant(request, sender, context, name, refused=_refused("user", typed, error))
     return await _tenant(request, sender, context, name, secret=Secret(login=login))
+
+
+@router.get("/machines")
+async def listed_machines(request: Request, visitor: Operator, context: Context) -> HTMLResponse:
+    """Pools with their machines: held by which jobs, leased for what, cordoned or drained and why."""
+    shown = await _machines(context)
+    return render.page(
+        request, "admin_machines.html.jinja", visitor, stream="/admin/machines/stream", **shown
+    )
+
+
+@router.get("/machines/stream")
+async def machines_stream(request: Request, visitor: Operator, context: Context) -> StreamingResponse:
+    return streams.follow_part(
+        request,
+        context,
+        visitor,
+        partial(_machines, context),
+        element_id="machines",
+        template="admin_machines_parts.html.jinja",
+    )
+
+
+async def _machines(context: Gateway) -> dict[str, Any]:
+    database = context.service.database
+    facts = await readmodels.list_pools(database)
+    held, cordons = await machines.list_held(database), await machines.list_cordons(database)
+    shown = machine_views.pools(facts, held, cordons)
+    return {"pools": shown, "now": database.now(), "version": streams.version_of(shown)}
 
 
 @router.get("/subscribers")

@@ -114,6 +114,16 @@ async def operator(request: Request, context: Context) -> Visitor:
     return Visitor(Principal(OPERATOR, Tier.PREMIUM, Quotas.none(), key_id="operator"), csrf_of(token))
 
 
+async def is_open(request: Request, context: Gateway, present: Visitor) -> bool:
+    """Whether the session of the request, which was the visitor's when it began, has not ended since."""
+    database = context.service.database
+    if present.principal.tenant == OPERATOR:
+        token = request.cookies.get(OPERATORS_COOKIE, "")
+        return await store.is_operators_session(database, token, operators_key_id(context))
+    token = request.cookies.get(COOKIE, "")
+    return await store.find_visitor(database, token, context.settings.quotas) is not None
+
+
 async def operator_sender(
     request: Request, present: Annotated[Visitor, Depends(operator)], csrf: Annotated[str, Form()] = ""
 ) -> Visitor:

@@ -13,10 +13,9 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import JsonValue
 
-from services.gateway import store
 from services.gateway.deps import Gateway
-from services.gateway.page import render
-from services.gateway.page.sessions import COOKIE, Visitor
+from services.gateway.page import render, sessions
+from services.gateway.page.sessions import Visitor
 from services.gateway.rates import HeldResponse
 
 POLL_SECONDS = 0.5
@@ -73,7 +72,7 @@ def follow(request: Request, context: Gateway, visitor: Visitor, look: Look) -> 
     last = request.headers.get("last-event-id") or request.query_params.get("last", "")
     with ExitStack() as held:
         held.enter_context(context.streams.hold(caller.tenant, caller.quotas.streams))
-        events = _events(context, request.cookies[COOKIE], look, last[:MAX_ID_CHARACTERS])
+        events = _events(request, context, visitor, look, last[:MAX_ID_CHARACTERS])
         return HeldResponse(
             events,
             held.pop_all(),
@@ -82,7 +81,9 @@ def follow(request: Request, context: Gateway, visitor: Visitor, look: Look) -> 
         )
 
 
-async def _events(context: Gateway, token: str, look: Look, last: str) -> AsyncIterator[str]:
+async def _events(
+    request: Request, context: Gateway, visitor: Visitor, look: Look, last: str
+) -> AsyncIterator[str]:
     """Ends with this process, and with the session; `ready` says that nothing older is to come."""
     pinged_at = float("-inf")
     while not context.is_stopping:
@@ -91,8 +92,7 @@ async def _events(context: Gateway, token: str, look: Look, last: str) -> AsyncI
             yield _event(name, data, changes.id)
         last = changes.id
         if time.monotonic() - pinged_at > PING_SECONDS:
-            database, quotas = context.service.database, context.settings.quotas
-            if await store.find_visitor(database, token, quotas) is None:
+            if not await sessions.is_open(request, context, visitor):
                 yield _event("ended", None, last)
                 return
             yield _event("ready" if pinged_at < 0 else "ping", None, last)

@@ -29,7 +29,7 @@ from schemas.job import (
     WaitReason,
 )
 from schemas.model import BaseModelRegistered, ModelRegistered
-from schemas.node import LeasedDevices, PoolCapacityChanged
+from schemas.node import LeasedDevices, MachineCordoned, PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
 from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
@@ -92,7 +92,21 @@ def a_pool(name: str, free: int) -> PoolCapacityChanged:
     return PoolCapacityChanged(
         pool=name, capacity_type="spot", nodes=4, free=free, devices_per_node=8, price_per_hour="12.40",
         leases=(LeasedDevices(purpose="serving", devices=2, machine=3), LeasedDevices(purpose="scoring", devices=1)),
+        free_devices=8 * free + 5, accelerator="A100", drained=(1,),
     )  # fmt: skip
+
+
+async def cordon(world: World, pool: str, job_id: str) -> None:
+    """Cordon two machines of a pool, and have the job hold one of them."""
+    fact = a_pool(pool, 2).model_copy(update={"cordoned": ("0", "2")})
+    why = (
+        MachineCordoned(pool=pool, machine="0", source="operator", reason="fan 3 is loud, ticket 4711"),
+        MachineCordoned(pool=pool, machine="2", source="failures", reason="3 failures of 2 jobs within 24 h"),
+    )
+    await world.provision(job_id, pool=pool)
+    await world.voices.say("provisioner", *why, fact)
+    known = "SELECT count(*) = 2 FROM cordon WHERE pool = $1"
+    await until(lambda: world.db.fetchval(known, pool), "the cordons")
 
 
 async def resume(world: World, job_id: str, tenant: str) -> None:

@@ -100,7 +100,10 @@ class TestPages:
 
     async def test_of_a_pool_say_what_services_lease_of_it(self, person, shown):
         words = words_of(await person.get("/"))
-        assert "1 of 4 nodes of 8 devices leased: 2 held by serving, 1 kept for scoring" in words
+        assert (
+            "1 of 4 nodes of 8 devices 29 of 32 devices free 1 drained: not counted, since they take no work"
+            " leased: 2 held by serving, 1 kept for scoring"
+        ) in words
 
     async def test_of_a_job_show_its_numbers_with_units(self, person, shown):
         answer = await person.get(f"/jobs/{shown.running}")

@@ -9,8 +9,18 @@ import httpx
 import pytest
 
 from schemas.access import KafkaUserReady
+from schemas.node import MachineCordoned, MachineUncordoned
 from services.gateway.access import key_digest
-from tests.integration.gateway.pages import HOSTILE, HTML, csrf_in, logged_in, logged_in_as_operator, words_of
+from tests.integration.gateway.pages import (
+    HOSTILE,
+    HTML,
+    a_pool,
+    csrf_in,
+    heard,
+    logged_in,
+    logged_in_as_operator,
+    words_of,
+)
 from tests.integration.gateway.world import World, mark, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -41,7 +51,9 @@ async def is_known(world: World, key: str) -> bool:
 
 
 class TestRights:
-    @pytest.mark.parametrize("path", ["/admin", "/admin/tenants/demo", "/admin/subscribers", "/admin/audit"])
+    @pytest.mark.parametrize(
+        "path", ["/admin", "/admin/tenants/demo", "/admin/machines", "/admin/subscribers", "/admin/audit"]
+    )
     async def test_a_tenants_key_opens_nothing(self, world, path):
         async with logged_in(world) as client:
             answer = await client.get(path)
@@ -86,6 +98,33 @@ class TestRights:
                 "/admin/tenants/demo/keys", data={"csrf": csrf}, headers={"sec-fetch-site": "cross-site"}
             )
             assert foreign.status_code == 403
+
+
+class TestMachines:
+    async def test_are_shown_with_who_holds_them_and_why_they_take_no_work(self, world, operator):
+        pool = f"pool-{mark()}"
+        job = await world.a_running_job()
+        await world.provision(job, pool=pool)
+        fact = a_pool(pool, 3)
+        why = MachineCordoned(pool=pool, machine="2", source="operator", reason=HOSTILE)
+        await world.voices.say("provisioner", fact.model_copy(update={"cordoned": ("2",)}), why)
+        known = "SELECT EXISTS (SELECT FROM cordon WHERE pool = $1)"
+        await until(lambda: world.db.fetchval(known, pool), "the cordon")
+        held = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND data ->> 'pool' = $2)"
+        await until(lambda: world.db.fetchval(held, job, pool), "the nodes")
+        page = await operator.get("/admin/machines")
+        assert f"cordoned 2 0 – {HOSTILE} {HOSTILE} by an operator" in words_of(page)
+        assert "<script>alert" not in page.text
+        assert "of demo, attempt 1" in words_of(page)
+        assert job in words_of(page)
+        assert f"retune nodes uncordon {pool} 2" in words_of(page)
+        async with operator.stream("GET", "/admin/machines/stream") as events:
+            lines = events.aiter_lines()
+            await heard(lines, "part")
+            await world.voices.say("provisioner", MachineUncordoned(pool=pool, machine="2"), fact)
+            while f"uncordon {pool}" in (part := (await heard(lines, "part"))[2])["html"]:
+                pass
+            assert part["id"] == "machines"
 
 
 class TestTenants:

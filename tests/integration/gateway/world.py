@@ -171,7 +171,9 @@ class World:
         await until(lambda: self._is_known(job_id), f"the read models of {job_id}")
         return job_id
 
-    async def provision(self, job_id: str, tenant: str = "demo", *, attempt: int = 1) -> None:
+    async def provision(
+        self, job_id: str, tenant: str = "demo", *, attempt: int = 1, pool: str = "cpu-spot"
+    ) -> None:
         """Give the attempt a node, without a price, and with the key of `signer_of`."""
         node = AllocatedNode(
             node_id=node_id(layout.attempt_name(job_id, attempt), 0),
@@ -180,7 +182,7 @@ class World:
             allocated_at=utc_now(),
             public_key=signer_of(job_id, attempt).public_key,
         )
-        of_pool = {"pool": "cpu-spot", "capacity_type": "spot"}
+        of_pool = {"pool": pool, "capacity_type": "spot"}
         held = NodesProvisioned(job_id=job_id, tenant=tenant, attempt=attempt, **of_pool, nodes=(node,))
         await self.voices.say("provisioner", held)
 
