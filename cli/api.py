@@ -1,11 +1,13 @@
 """The platform's HTTP API, for the command line."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from cli.changes import is_dry, plan, plan_last
 from ops.connection import Connection
 from ops.errors import RefusedByPlatform, Unreachable
 from shared.tls import CA_FILE, client_context
@@ -36,22 +38,56 @@ class Api:
         return answer.text if answer.is_success else str(self._answer(answer))
 
     def post(self, path: str, body: Any = None) -> Any:
+        self._plan("POST", path, body)
         return self._answer(self._send("POST", path, json=body))
 
+    def post_each(self, paths: Sequence[str]) -> list[Any]:
+        """One after the other; a dry run names them all."""
+        for path in paths[:-1] if is_dry() else ():
+            self._plan("POST", path, change=plan)
+        return [self.post(path) for path in (paths[-1:] if is_dry() else paths)]
+
     def put(self, path: str, body: Any) -> Any:
+        self._plan("PUT", path, body)
         return self._answer(self._send("PUT", path, json=body))
 
     def delete(self, path: str) -> Any:
+        self._plan("DELETE", path)
         return self._answer(self._send("DELETE", path))
 
-    def upload(self, path: Path, *, purpose: str) -> Any:
-        """A file of the tenant; with the operator's key one of a suite, which no tenant's key opens."""
+    def upload(self, path: Path, *, purpose: str, is_used: bool = False) -> Any:
+        """A file of the tenant; with the operator's key one of a suite, which no tenant's key opens.
+
+        is_used: whether its id goes into the change that follows, which a dry run shows, too.
+        """
         if not path.is_file():
             raise RefusedByPlatform(f"{path}: no such file")
+        if is_dry():
+            return self._planned_upload(path, purpose, change=plan if is_used else plan_last)
         with path.open("rb") as file:
             return self._answer(
                 self._send("POST", self._files, files={"file": (path.name, file)}, data={"purpose": purpose})
             )
+
+    def _planned_upload(self, path: Path, purpose: str, *, change: Callable[..., None]) -> Any:
+        """Return what the answer would be as far as it follows from the bytes."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = path.stat().st_size
+        body = {"file": path.name, "bytes": size, "sha256": digest, "purpose": purpose}
+        self._plan("POST", self._files, body, change=change)
+        return {
+            "id": f"file-of-{digest[:16]}",
+            "bytes": size,
+            "filename": path.name,
+            "retune": {"sha256": digest},
+        }
+
+    def _plan(
+        self, method: str, path: str, body: Any = None, *, change: Callable[..., None] = plan_last
+    ) -> None:
+        url = f"{str(self._client.base_url).rstrip('/')}{path}"
+        change(f"{method} {url}", method=method, url=url, body=body)
 
     def pages(self, path: str, **params: Any) -> Iterator[Any]:
         """Every item of a paged list."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.changes import Changes, plan_last
 from cli.commands.context import connection
 from cli.nouns import Nouns
 from cli.output import Output, note
@@ -34,13 +35,13 @@ def options(
         show_overview()
 
 
-@app.command()
+@app.command(cls=Changes)
 def up(detach: Annotated[bool, typer.Option(help="Return when everything is healthy.")] = True) -> None:
     """Start the local stack."""
     _local("up", *(["--detach"] if detach else []))
 
 
-@app.command()
+@app.command(cls=Changes)
 def down() -> None:
     """Stop the local stack."""
     _local("down")
@@ -53,6 +54,7 @@ def status() -> None:
 
 
 def _local(*arguments: str) -> None:
+    plan_last(f"python -m deploy.local {' '.join(arguments)}", arguments=arguments)
     raise typer.Exit(subprocess.call([sys.executable, "-m", "deploy.local", *arguments]))
 
 

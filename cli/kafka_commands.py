@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
+from cli.changes import plan_command
 from ops.connection import OPERATOR, Connection
 from ops.errors import RefusedByPlatform, Unreachable
 from schemas.base import CommandRefused, Message
@@ -23,6 +24,7 @@ def command(
 
     `answers` recognises facts that follow from the command without naming it, such as the loss of a node.
     """
+    plan_command(message)
     return asyncio.run(_command(connection, message, tuple(until), seconds, answers))
 
 

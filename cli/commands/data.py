@@ -10,6 +10,7 @@ import typer
 
 from cli import kafka_commands
 from cli.api import Api
+from cli.changes import Changes, is_dry
 from cli.commands.context import admin_api, api, connection
 from cli.output import note, show, show_table, stderr
 from cli.row_files import json_lines_of
@@ -32,7 +33,7 @@ REGISTER_SECONDS = 120.0
 LISTED_SECONDS = 30.0
 
 
-@app.command()
+@app.command(cls=Changes)
 def upload(path: Path, purpose: str = "fine-tune") -> None:
     """Upload a JSONL file."""
     file = api().upload(path, purpose=purpose)
@@ -47,16 +48,19 @@ def list_files(purpose: str | None = None) -> None:
     show_table(files, ("id", "name", "bytes", "purpose", "format"), rows)
 
 
-@app.command()
+@app.command(cls=Changes)
 def validate(
     path: Path,
     model: Annotated[str, typer.Option(help="Base model whose tokenizer and template count.")],
     holdout: Annotated[Path | None, typer.Option(help="Task holdout, JSONL.")] = None,
 ) -> None:
     """Run every check on a dataset without starting a job."""
-    body: dict[str, Any] = {"model": model, "training_file": api().upload(path, purpose="fine-tune")["id"]}
+    body: dict[str, Any] = {
+        "model": model,
+        "training_file": api().upload(path, purpose="fine-tune", is_used=True)["id"],
+    }
     if holdout is not None:
-        body["retune"] = {"holdout_file": api().upload(holdout, purpose="fine-tune")["id"]}
+        body["retune"] = {"holdout_file": api().upload(holdout, purpose="fine-tune", is_used=True)["id"]}
     dataset = api().post("/datasets", body)
     with stderr.status("validating"):
         while dataset["status"] == "validating":
@@ -91,7 +95,7 @@ def suites() -> None:
     show_table(all_suites, ("name", "check", "rows", "digest"), rows)
 
 
-@app.command("register-benchmark")
+@app.command("register-benchmark", cls=Changes)
 def register_benchmark(
     name: str,
     path: Path,
@@ -133,7 +137,7 @@ def register_benchmark(
     show(fact.model_dump(mode="json"), f"{fact.name}: {fact.rows} rows, digest {fact.digest}")
 
 
-@app.command("register-safety-suite")
+@app.command("register-safety-suite", cls=Changes)
 def register_safety_suite(
     name: str,
     path: Path,
@@ -174,8 +178,9 @@ def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegi
 
 def _blob(path: Path, purpose: str) -> FileRef:
     with json_lines_of(path) as lines:
-        file = admin_api().upload(lines, purpose=purpose)
-    note(f"uploaded {path.name} as {file['id']}")
+        file = admin_api().upload(lines, purpose=purpose, is_used=True)
+    if not is_dry():
+        note(f"uploaded {path.name} as {file['id']}")
     return FileRef(
         file_id=file["id"],
         sha256=file["retune"]["sha256"],

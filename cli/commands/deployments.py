@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes
 from cli.commands.context import api
 from cli.output import show, show_table
 
@@ -18,7 +19,7 @@ def list_deployments() -> None:
     show_table(deployments, ("slot", "status", "generation", "digest", "reason"), rows)
 
 
-@app.command()
+@app.command(cls=Changes)
 def deploy(
     model: str,
     slot: Annotated[str | None, typer.Option(help="A short alias, for a version in production.")] = None,
@@ -27,13 +28,13 @@ def deploy(
     _print(api().post(f"/models/{model}/deploy", {"slot": slot}))
 
 
-@app.command()
+@app.command(cls=Changes)
 def rollback(slot: str) -> None:
     """Serve what the slot served before."""
     _print(api().post(f"/deployments/{slot}/rollback"))
 
 
-@app.command()
+@app.command(cls=Changes)
 def remove(slot: str) -> None:
     """Stop serving a slot."""
     _print(api().delete(f"/deployments/{slot}"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes
 from cli.commands.bar import Bar
 from cli.commands.base_models import described_estimate, described_model, described_time
 from cli.commands.compare import compared, num_equal, why_not_comparable
@@ -125,25 +126,25 @@ def watch(job_id: str) -> None:
     _watch(job_id)
 
 
-@app.command()
+@app.command(cls=Changes)
 def cancel(job_id: str) -> None:
     """Stop a job after its next checkpoint; its newest adapter is kept."""
     _act(job_id, "cancel")
 
 
-@app.command()
+@app.command(cls=Changes)
 def pause(job_id: str) -> None:
     """Stop a job after its next checkpoint, to be resumed."""
     _act(job_id, "pause")
 
 
-@app.command()
+@app.command(cls=Changes)
 def resume(job_id: str) -> None:
     """Continue a paused job from its newest verified checkpoint."""
     _act(job_id, "resume")
 
 
-@app.command()
+@app.command(cls=Changes)
 def retry(
     job_id: str,
     from_checkpoint: Annotated[

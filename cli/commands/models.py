@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import kafka_commands
+from cli.changes import Changes
 from cli.commands.base_models import described, described_model
 from cli.commands.context import admin_api, api, connection
 from cli.commands.watch import how_far
@@ -34,7 +35,7 @@ MAX_CELL = 120
 """Characters of a text in a table of items."""
 
 
-@app.command("register-base")
+@app.command("register-base", cls=Changes)
 def register_base(
     name: str,
     source: Annotated[str, typer.Argument(help="A directory, or hub:<repository>@<commit>.")],
@@ -57,7 +58,7 @@ def register_base(
     show(fact.model_dump(mode="json"), described(fact))
 
 
-@app.command("register-artifact")
+@app.command("register-artifact", cls=Changes)
 def register_artifact(job_id: str, tenant: Annotated[str, typer.Option(help="Whose job it is.")]) -> None:
     """Copy once more what a job trained that ended without a model, for its copy had failed."""
     fact = kafka_commands.command(
@@ -72,7 +73,7 @@ def register_artifact(job_id: str, tenant: Annotated[str, typer.Option(help="Who
     show(fact.model_dump(mode="json"), f"{fact.full_name} ({fact.model_id}); evaluate it with its gate next")
 
 
-@app.command("register-checkpoint")
+@app.command("register-checkpoint", cls=Changes)
 def register_checkpoint(checkpoint: str) -> None:
     """Make a model version of a kept checkpoint (ftckpt-…) of a job that is over; `evaluate` it next."""
     job_id = checkpoint.removeprefix("ftckpt-").rsplit("-", 2)[0]
@@ -149,7 +150,7 @@ def _show_verdict(name: str) -> None:
     show_table([verdict], columns, rows)
 
 
-@app.command()
+@app.command(cls=Changes)
 def evaluate(
     name: str,
     watch: Annotated[
@@ -179,7 +180,7 @@ def _verdict(name: str, eval_id: str) -> dict[str, Any]:
         time.sleep(POLL_SECONDS)
 
 
-@app.command()
+@app.command(cls=Changes)
 def promote(
     name: str,
     accept_without_holdout: Annotated[
@@ -194,7 +195,7 @@ def promote(
     show(model, f"{model['id']}: {model['retune']['stage']}")
 
 
-@app.command()
+@app.command(cls=Changes)
 def archive(name: str) -> None:
     """Retire a version."""
     model = api().post(f"/models/{name}/archive")

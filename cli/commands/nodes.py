@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli import kafka_commands
+from cli.changes import Changes
 from cli.commands.context import admin_api, connection
 from cli.output import show, show_table
 from ops.machines import Row, list_failures, list_machines
@@ -49,7 +50,7 @@ def _leased(pool: Mapping[str, Any]) -> str:
     return leases_in_words(map(LeasedDevices.model_validate, pool.get("leases", ()))) or "none"
 
 
-@app.command()
+@app.command(cls=Changes)
 def preempt(
     node: Annotated[str, typer.Argument(help="A node's id, or job:<job id> for the first node of a job.")],
     notice: Annotated[float, typer.Option(help="Seconds of notice; 0: none.", min=0, max=3600)] = 30.0,
@@ -67,7 +68,7 @@ def preempt(
     show(fact.model_dump(mode="json"), f"{fact.node_id} of {fact.job_id} is taken back{deadline}")
 
 
-@app.command()
+@app.command(cls=Changes)
 def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30.0) -> None:
     """Give the machine of a node no further work; what runs on it ends by notice."""
     fact = kafka_commands.command(
@@ -97,7 +98,7 @@ def history(
     _show(names, asyncio.run(list_failures(connection(), pool=pool, machine=machine, limit=limit)))
 
 
-@app.command()
+@app.command(cls=Changes)
 def cordon(
     pool: str,
     machine: Machine,
@@ -113,7 +114,7 @@ def cordon(
     show(fact.model_dump(mode="json"), f"{machine} of {pool} takes no more work")
 
 
-@app.command()
+@app.command(cls=Changes)
 def uncordon(pool: str, machine: Machine) -> None:
     """Let a machine take work again."""
     fact = kafka_commands.command(
@@ -125,7 +126,7 @@ def uncordon(pool: str, machine: Machine) -> None:
     show(fact.model_dump(mode="json"), f"{machine} of {pool} takes work again")
 
 
-@app.command("set-capacity")
+@app.command("set-capacity", cls=Changes)
 def set_capacity(pool: str, nodes: Annotated[int, typer.Argument(min=0, max=10_000)]) -> None:
     """Change how many nodes a pool has."""
     fact = kafka_commands.command(

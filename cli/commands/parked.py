@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import kafka_commands
+from cli.changes import Changes
 from cli.commands.context import connection
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
@@ -41,7 +42,7 @@ def show_parked(service: str, parked_id: int) -> None:
     show(message.model_dump(mode="json"), f"{text}\n{value}")
 
 
-@app.command()
+@app.command(cls=Changes)
 def replay(service: str, parked_id: int) -> None:
     """Hand a message to its service again."""
     _find(service, parked_id)
@@ -53,7 +54,7 @@ def replay(service: str, parked_id: int) -> None:
     show(fact.model_dump(mode="json"), f"{service} {parked_id}: replayed")
 
 
-@app.command()
+@app.command(cls=Changes)
 def drop(service: str, parked_id: int, reason: Annotated[str, typer.Option(help="Kept with it.")]) -> None:
     """Leave a message out for good."""
     _find(service, parked_id)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes, plan_last
 from cli.commands.context import connection
 from cli.commands.times import parse_time
 from cli.output import note, show_table
@@ -56,17 +57,23 @@ def list_set_aside(
     show_table(rows, ASIDE_COLUMNS, [[row[name] for name in ASIDE_COLUMNS] for row in rows])
 
 
-@app.command()
+@app.command(cls=Changes)
 def send(service: str, row_id: int) -> None:
     """Send a row that was set aside again, with those of its aggregate."""
-    count = asyncio.run(_send(_checked(service, PUBLISHERS), row_id))
+    _checked(service, PUBLISHERS)
+    plan_last(f"send again row {row_id} of {service}, which was set aside", service=service, row=row_id)
+    count = asyncio.run(_send(service, row_id))
     note(f"{service} {row_id}: sent, {count} rows in all")
 
 
-@app.command()
+@app.command(cls=Changes)
 def drop(service: str, row_id: int, reason: Annotated[str, typer.Option(help="Kept with it.")]) -> None:
     """Leave a row that was set aside out for good. Nobody hears of it; those behind it take its number."""
-    count = asyncio.run(_drop(_checked(service, PUBLISHERS), row_id, reason))
+    _checked(service, PUBLISHERS)
+    plan_last(
+        f"drop row {row_id} of {service}, which was set aside", service=service, row=row_id, reason=reason
+    )
+    count = asyncio.run(_drop(service, row_id, reason))
     note(f"{service} {row_id}: dropped, {count} rows behind it are sent")
 
 

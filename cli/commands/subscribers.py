@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cli.changes import Changes
 from cli.commands import kafka_users
 from cli.commands.context import admin_api
 from cli.output import show
@@ -21,7 +22,7 @@ Tenants = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=Changes)
 def create(name: str, topics: Topics = "", tenant: Tenants = None) -> None:
     """Create a login to Kafka that reads these topics and writes nothing. The password is shown only now."""
     names = [topic.strip() for topic in topics.split(",") if topic.strip()]
@@ -36,13 +37,13 @@ def list_() -> None:
     kafka_users.show_users(lambda user: user["tenant"] is None)
 
 
-@app.command()
+@app.command(cls=Changes)
 def rotate(name: str) -> None:
     """Another password; the old one opens no further connection."""
     kafka_users.rotate(subscriber_user(name))
 
 
-@app.command()
+@app.command(cls=Changes)
 def remove(name: str) -> None:
     """Take the login and its rights away."""
     kafka_users.remove(subscriber_user(name))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes
 from cli.commands.context import DryRun, api
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
@@ -77,7 +78,7 @@ def show_sweep(sweep_id: Sweep) -> None:
     show_table([sweep], ("trial", "state", "loss", *names, "cost USD", "job", "what"), rows)
 
 
-@app.command()
+@app.command(cls=Changes)
 def cancel(sweep_id: Sweep) -> None:
     """Begin no more trials and cancel those that run; none goes to the gate."""
     sweep = api().post(f"{SWEEPS}/{sweep_id}/cancel")

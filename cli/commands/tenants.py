@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes
 from cli.commands import kafka_users
 from cli.commands.context import admin_api
 from cli.commands.times import shown_time
@@ -17,7 +18,7 @@ app = typer.Typer(
 UserName = Annotated[str, typer.Argument(help="Default: the login that the tenant was created with.")]
 
 
-@app.command()
+@app.command(cls=Changes)
 def create(name: str, tier: Annotated[str, typer.Option(help="standard or premium")] = "standard") -> None:
     """Create a tenant with a login to Kafka, or give one a further key. Key and password are shown only now."""
     tenant = admin_api().post("/admin/tenants", {"name": name, "tier": tier})
@@ -50,21 +51,21 @@ def keys(name: str) -> None:
     show_table(listed, ("id", "begins with", "made", "revoked"), rows)
 
 
-@app.command("revoke-key")
+@app.command("revoke-key", cls=Changes)
 def revoke_key(name: str, key: Annotated[str, typer.Argument(help="Its id: key-…")]) -> None:
     """Make one key of a tenant stop working."""
     answer = admin_api().post(f"/admin/tenants/{name}/keys/{key}/revoke")
     show(answer, f"{name}: {key} revoked")
 
 
-@app.command("revoke-keys")
+@app.command("revoke-keys", cls=Changes)
 def revoke_keys(name: str) -> None:
     """Make every key of a tenant stop working."""
     answer = admin_api().post(f"/admin/tenants/{name}/keys/revoke")
     show(answer, f"{name}: {answer['revoked_keys']} keys revoked")
 
 
-@app.command()
+@app.command(cls=Changes)
 def quotas(
     name: str,
     set_: Annotated[
@@ -112,7 +113,7 @@ def _number(change: str, value: str) -> int:
     return int(value)
 
 
-@app.command("add-user")
+@app.command("add-user", cls=Changes)
 def add_user(tenant: str, name: str) -> None:
     """One more login to Kafka of a tenant, which writes its commands and reads its events."""
     user = admin_api().post(f"/admin/tenants/{tenant}/users", {"name": name})
@@ -125,13 +126,13 @@ def users(tenant: str) -> None:
     kafka_users.show_users(lambda user: user["tenant"] == tenant)
 
 
-@app.command("rotate-user")
+@app.command("rotate-user", cls=Changes)
 def rotate_user(tenant: str, name: UserName = "") -> None:
     """Another password for a login."""
     kafka_users.rotate(tenant_user(tenant, name))
 
 
-@app.command("remove-user")
+@app.command("remove-user", cls=Changes)
 def remove_user(tenant: str, name: UserName = "") -> None:
     """Take a login away."""
     kafka_users.remove(tenant_user(tenant, name))

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.changes import Changes
 from cli.commands.context import api
 from cli.commands.times import shown_time
 from cli.output import show, show_table
@@ -18,7 +19,7 @@ ENDED = ("fine_tuning.job.succeeded", "fine_tuning.job.failed", "fine_tuning.job
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Its id: whe_…")]
 
 
-@app.command()
+@app.command(cls=Changes)
 def create(
     url: str,
     event: Annotated[
@@ -50,7 +51,7 @@ def list_endpoints() -> None:
     show_table(endpoints, ("id", "name", "url", "events", "status"), rows)
 
 
-@app.command("test")
+@app.command("test", cls=Changes)
 def send_test(
     endpoint: Endpoint, event: Annotated[str, typer.Option(help="Type of the sample event.")] = "ping"
 ) -> None:
@@ -83,7 +84,7 @@ def deliveries(
     show_table(each_one, columns, rows)
 
 
-@app.command()
+@app.command(cls=Changes)
 def replay(
     endpoint: Endpoint,
     delivery: Annotated[
@@ -93,11 +94,11 @@ def replay(
     """Deliver an event again, under the same id; without one all that failed, the oldest first."""
     path = f"/webhook_endpoints/{endpoint}/deliveries"
     failed = [] if delivery else [each["id"] for each in api().pages(path, status="failed")]
-    again = [api().post(f"{path}/{each}/replay") for each in ([delivery] if delivery else failed[::-1])]
+    again = api().post_each([f"{path}/{each}/replay" for each in ([delivery] if delivery else failed[::-1])])
     show(again, "\n".join(f"{each['replay_of']}: again as {each['id']}" for each in again))
 
 
-@app.command()
+@app.command(cls=Changes)
 def rotate(
     endpoint: Endpoint,
     end_old: Annotated[
@@ -110,7 +111,7 @@ def rotate(
     show(rotated, _with_secret(rotated))
 
 
-@app.command()
+@app.command(cls=Changes)
 def update(
     endpoint: Endpoint,
     url: Annotated[str | None, typer.Option(help="Where events are sent from now on.")] = None,
@@ -126,19 +127,19 @@ def update(
     show(changed, f"{endpoint}: {changed['name']}, {changed['url']}, {', '.join(changed['event_types'])}")
 
 
-@app.command()
+@app.command(cls=Changes)
 def enable(endpoint: Endpoint) -> None:
     """Send events to an endpoint that was switched off, those first that wait."""
     _set_status(endpoint, "enabled")
 
 
-@app.command()
+@app.command(cls=Changes)
 def disable(endpoint: Endpoint) -> None:
     """Send nothing until the endpoint is enabled; events of that time are left out."""
     _set_status(endpoint, "disabled")
 
 
-@app.command()
+@app.command(cls=Changes)
 def delete(endpoint: Endpoint) -> None:
     """Delete an endpoint with the log of its deliveries."""
     answer = api().delete(f"/webhook_endpoints/{endpoint}")

@@ -191,7 +191,7 @@ def _commands(path: str, command: Any) -> Iterator[str]:
     rows = [
         (
             ", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)),
-            _parameter_type(hints[each.name]),
+            _parameter_type(hints.get(each.name, bool)),  # the option of `Changes` is no parameter of it
             "required" if each.required else "" if each.default in (None, False, ()) else code(each.default),
             getattr(each, "help", "") or "",
         )

@@ -33,7 +33,9 @@ REJECTED = {
 
 @pytest.fixture
 def _platform(monkeypatch):
-    answers = SimpleNamespace(post=lambda path, body: REJECTED, upload=lambda path, purpose: {"id": "file-1"})
+    answers = SimpleNamespace(
+        post=lambda path, body: REJECTED, upload=lambda path, purpose, is_used: {"id": "file-1"}
+    )
     monkeypatch.setattr(data, "api", lambda: answers)
 
 
