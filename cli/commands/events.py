@@ -1,11 +1,14 @@
 """retune events: read the topics as they are."""
 
 import asyncio
+import itertools
+import json
 from typing import Annotated, Any
 
 import typer
 
-from cli.commands.context import connection
+from cli.commands.context import api, connection
+from cli.commands.times import shown_time
 from cli.output import show, show_table
 from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
@@ -15,7 +18,11 @@ from schemas.training import TrainingPrepared
 from shared.messaging.delivery import Delivery, Unreadable
 from shared.messaging.reader import TopicReader
 
-app = typer.Typer(add_completion=False, help="Events, straight from Kafka.", no_args_is_help=True)
+app = typer.Typer(
+    add_completion=False,
+    help="Events, straight from Kafka, or as the gateway keeps them.",
+    no_args_is_help=True,
+)
 
 STORY_TOPICS = tuple(topic.name for topic in TOPICS if topic.is_event_stream)
 SUMMARY_FIELDS = (
@@ -36,6 +43,32 @@ def tail(
 ) -> None:
     """Print events as they come, or with --from-start all there are."""
     asyncio.run(_tail(_known(topic), from_start=from_start, follow=follow or not from_start))
+
+
+@app.command("list")
+def list_events(
+    type_: Annotated[str | None, typer.Option("--type", help="Such as JobFailed.")] = None,
+    subject: Annotated[
+        str | None, typer.Option(help="Of what has this id: a job, a dataset, a sweep, …")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="What is somewhere in the event.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+) -> None:
+    """List your newest events, as the gateway keeps them for a while; newest first."""
+    query = {"type": type_, "subject": subject, "q": text}
+    newest = list(itertools.islice(api().pages("/events", **query), limit))
+    rows = [
+        (shown_time(each["created_at"]), each["id"], each["type"], each["subject"], each["message"])
+        for each in newest
+    ]
+    show_table(newest, ("time", "id", "type", "subject", "what"), rows)
+
+
+@app.command("show")
+def show_event(event_id: str) -> None:
+    """Show an event with its record as Kafka has it."""
+    event = api().get(f"/events/{event_id}")
+    show(event, json.dumps(event, indent=1, ensure_ascii=False))
 
 
 @app.command()

@@ -156,6 +156,10 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
         "info",
         f"trial {e.number} of {e.sweep_id}: {e.state.value}. {e.message}".rstrip(),
     ),
+    sweep.SweepEnded: lambda e: (
+        "info" if e.state is sweep.SweepState.SUCCEEDED else "warn",
+        f"sweep {e.state.value} after {e.num_trials} trial(s): {e.message}",
+    ),
     sweep.TrialChosen: lambda e: ("info", "the best trial of its sweep: goes to the gate"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
     evaluation.EvalCheckCompleted: lambda e: (

@@ -75,7 +75,12 @@ FROZEN = {
         "disable": "endpoint dry_run",
         "delete": "endpoint dry_run",
     },
-    "events": {"tail": "topic from_start follow", "timeline": "job_id"},
+    "events": {
+        "tail": "topic from_start follow",
+        "list": "type_ subject text limit",
+        "show": "event_id",
+        "timeline": "job_id",
+    },
     "parked": {
         "list": "service",
         "show": "service parked_id",

@@ -6,7 +6,7 @@ An event says what happened to what; the receiver asks the API for the rest. Ope
 import json
 from datetime import datetime
 
-from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model
+from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, sweep
 from schemas.base import CommandRefused, Message
 from services.gateway.timeline import sentence
 from services.gateway.webhooks.model import Event
@@ -15,7 +15,19 @@ PING = "ping"
 """Type of the event that a test sends; nobody needs to ask for it."""
 OPENAI_PREFIX = "fine_tuning."
 MAX_MESSAGE_CHARACTERS = 1_000
-IDS = ("job_id", "dataset_id", "model_id", "eval_id", "full_name", "fine_tuned_model", "slot", "code")
+IDS = (
+    *(
+        "job_id",
+        "sweep_id",
+        "dataset_id",
+        "model_id",
+        "eval_id",
+        "full_name",
+        "fine_tuned_model",
+        "slot",
+        "code",
+    ),
+)
 """Fields of a fact that its event has, too, beside `id` and `message`."""
 
 EVENTS: dict[type[Message], tuple[str, str]] = {
@@ -44,6 +56,8 @@ EVENTS: dict[type[Message], tuple[str, str]] = {
     deployment.DeploymentStopped: ("retune.deployment.stopped", "slot"),
     cost.CostAccrued: ("retune.cost.accrued", "job_id"),
     cost.BudgetReached: ("retune.budget.reached", "job_id"),
+    sweep.SweepEnded: ("retune.sweep.ended", "sweep_id"),
+    sweep.TrialEnded: ("retune.sweep.trial_ended", "job_id"),
     CommandRefused: ("retune.command.refused", "subject_id"),
 }
 """Facts that name their tenant: the type of the event, and the field with the id of what it is about."""

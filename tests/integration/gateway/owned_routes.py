@@ -46,6 +46,7 @@ ELSE = [
     ("GET", "/datasets/{dataset}"),
     ("GET", "/datasets/{dataset}/report"),
     ("DELETE", "/datasets/{dataset}"),
+    ("GET", "/events/{event}"),
     ("GET", "/sweeps/{sweep}"),
     ("POST", "/sweeps/{sweep}/cancel"),
     ("GET", "/files/{file}"),
@@ -69,6 +70,8 @@ LISTS = [
     "/webhook_endpoints",
     "/webhook_endpoints?after={webhook_endpoint}",
     "/alerts?limit=100",
+    "/events?limit=100",
+    "/events?after={event}",
     "/sweeps",
     "/sweeps?after={sweep}",
 ]

@@ -1,8 +1,10 @@
 """Events on the page: each with its record, found by type, subject and text, paged, live, and nobody else's."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -66,6 +68,38 @@ async def test_nothing_has_happened_at_first(person):
     words = words_of(await person.get("/events"))
     assert "a job makes the first: retune jobs submit train.jsonl --model BASE" in words
     assert "Kept for 7 days, the newest 100,000 at most." in words
+
+
+async def test_programs_list_what_the_page_lists_and_read_the_record(world, person, tenant):
+    job_id = f"ftjob-{mark()}"
+    for message in ("out of memory", HOSTILE, "out of disk"):
+        await fail(world, tenant, job_id, message)
+    await shown(world, person, "/events", 3)
+
+    async def asked(path: str) -> dict[str, Any]:
+        answer = await world.ask("GET", path, tenant=tenant)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    first = await asked(f"/events?subject={job_id}&type=JobFailed&limit=2")
+    assert [each["message"] for each in first["data"]] == ["oom: out of disk", f"oom: {HOSTILE}"]
+    assert (first["has_more"], first["last_id"]) == (True, first["data"][-1]["id"])
+    rest = await asked(f"/events?after={first['last_id']}")
+    assert ([each["message"] for each in rest["data"]], rest["has_more"]) == (["oom: out of memory"], False)
+    assert [each["message"] for each in (await asked("/events?q=DISK"))["data"]] == ["oom: out of disk"]
+    assert (await asked("/events?type=JobQueued"))["data"] == []
+    event = await asked(f"/events/{rest['data'][0]['id']}")
+    assert rest["data"][0].items() <= event.items()
+    assert (event["topic"], event["key"], json.loads(event["payload"])["job_id"]) == (
+        "job.events",
+        job_id,
+        job_id,
+    )
+    assert {"ce_type", "ce_id"} <= {name for name, _ in event["headers"]}
+    for wrong in ("event-", "ftevent-1", "event-99999999999999999999", "event-x"):
+        assert (await world.ask("GET", f"/events/{wrong}", tenant=tenant)).status_code == 404
+        refused = await world.ask("GET", f"/events?after={wrong}", tenant=tenant)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "after")
 
 
 async def test_an_event_is_shown_with_its_record(world, person, tenant):

@@ -197,6 +197,11 @@ class World:
                       AND EXISTS (SELECT FROM step WHERE job_id = $1)"""
         return bool(await self.db.fetchval(query, job_id))
 
+    async def newest_event(self, tenant: str = "demo") -> str:
+        """Id of the newest event that is kept for the tenant."""
+        newest = "SELECT 'event-' || max(number) FROM recent_event WHERE tenant = $1"
+        return str(await until(lambda: self.db.fetchval(newest, tenant), f"an event of {tenant}"))
+
     async def a_dataset(self, tenant: str = "demo", *, report: bytes = b"{}") -> str:
         dataset_id = f"ds-{mark()}"
         fact = DatasetReady(

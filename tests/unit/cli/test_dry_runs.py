@@ -21,7 +21,7 @@ READING = {
     *("jobs logs", "sweeps list", "sweeps show", "alerts", "costs"),
     *("models list", "models show", "models lineage", "models evaluation", "deployments list"),
     *("nodes pools", "nodes list", "nodes history"),
-    *("webhooks event-types", "webhooks list", "webhooks deliveries", "events tail", "events timeline"),
+    *("webhooks event-types", "webhooks list", "webhooks deliveries", "events tail", "events list", "events show", "events timeline"),
     *("parked list", "parked show", "relay set-aside", "audit verify"),
     *("tenants list", "tenants keys", "tenants users", "subscribers list", "status", "doctor"),
 }  # fmt: skip

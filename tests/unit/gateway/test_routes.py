@@ -12,6 +12,7 @@ PARAMETERS = {
     "name:path": "model",
     "slot:path": "model",
     "dataset_id": "dataset",
+    "event_id": "event",
     "sweep_id": "sweep",
     "file_id": "file",
     "upload_id": "upload",

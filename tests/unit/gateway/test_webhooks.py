@@ -12,6 +12,7 @@ from openai.types.webhooks import FineTuningJobSucceededWebhookEvent
 
 from schemas.base import CommandRefused
 from schemas.job import JobRunning, JobSucceeded
+from schemas.sweep import SweepEnded, TrialEnded
 from schemas.topics import TENANT_FACT_TYPES
 from services.gateway.webhooks import destinations, events, signing
 from services.gateway.webhooks.decide import BackOff, after_attempt
@@ -136,6 +137,28 @@ class TestEvents:
             "created_at": int(NOON.timestamp()),
             "data": {"id": "ftjob-1", "job_id": "ftjob-1", "message": "attempt 2 is training"},
         }
+
+    def test_of_sweeps_say_what_came_of_trials(self):
+        ended = SweepEnded(
+            sweep_id="sweep-1",
+            tenant="demo",
+            state="failed",
+            best=None,
+            best_valid_loss=None,
+            num_trials=8,
+            cost="4",
+            message="no trial has a loss",
+        )
+        event = event_of(ended, event_id="9", time=NOON)
+        message = "sweep failed after 8 trial(s): no trial has a loss"
+        assert (event.type, event.subject) == ("retune.sweep.ended", "sweep-1")
+        assert json.loads(event.body)["data"] == {"id": "sweep-1", "sweep_id": "sweep-1", "message": message}
+        trial = TrialEnded(
+            sweep_id="sweep-1", tenant="demo", number=3, job_id="ftjob-1", state="pruned", valid_loss=1.5
+        )
+        event = event_of(trial, event_id="9", time=NOON)
+        assert (event.type, event.subject) == ("retune.sweep.trial_ended", "ftjob-1")
+        assert json.loads(event.body)["data"]["sweep_id"] == "sweep-1"
 
     def test_of_refusals_have_their_code_and_a_message_of_bounded_length(self):
         refused = CommandRefused(
