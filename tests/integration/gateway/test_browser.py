@@ -372,6 +372,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         f"/webhooks/{shown.webhook}",
         "/admin",
         "/admin/tenants/demo",
+        "/admin/machines",
         "/admin/subscribers",
         "/admin/audit",
         "/login",

@@ -111,11 +111,15 @@ class TestStreams:
             INSERT INTO attempt_cost (job_id, attempt, tenant, pool, capacity_type, cost, charged, node_seconds,
                                       device_seconds, ended_at)
             VALUES ($1, 77, $2, 'cpu', 'spot', 1234.5, 1234.5, 60, 60, now())"""
+        raised = """
+            INSERT INTO alert (job_id, attempt, rule, episode, tenant, step, message, raised_at)
+            VALUES ($1, 1, 'loss_spike', 1, $2, 10, 'loss 9.5', now())"""
         pages = [
             ("/models", "models", "UPDATE model SET stage = 'archived' WHERE model_id = $1", (version,), "archived"),
             (f"/models/{version}", "model", "UPDATE route SET state = 'failed' WHERE model_id = $1", (version,), "failed"),
             ("/deployments", "deployments", "UPDATE route SET reason = $2 WHERE model_id = $1", (version, HOSTILE), HOSTILE),
             ("/datasets", "datasets", "UPDATE dataset SET state = 'deleted' WHERE dataset_id = $1", (shown.dataset,), "deleted"),
+            ("/alerts", "alerts", raised, (shown.running, tenant), "loss spike"),
             ("/sweeps", "sweeps", "UPDATE sweep SET state = 'cancelled' WHERE sweep_id = $1", (shown.sweep,), "cancelled"),
             ("/costs", "costs", cost, (shown.running, tenant), "$1,234.50"),
             ("/webhooks", "webhooks", "UPDATE webhook_endpoint SET is_enabled = false WHERE endpoint_id = $1", (shown.webhook,), "switched off"),

@@ -8,12 +8,12 @@ $$(".with-scripts").forEach((each) => { each.hidden = false; });
 
 // Only words are replaced, never a field: what somebody types meanwhile stays.
 let asked = 0, soon;
-async function check() {
+async function check({ isAsked = true } = {}) {
   const mine = ++asked;
   const body = new URLSearchParams(new FormData(form));
   const answer = await fetch(form.dataset.check, { method: "POST", body, headers: { accept: "text/html" } }).catch(() => null);
   if (mine !== asked || !answer) return;
-  if (answer.redirected || !answer.ok) { location.reload(); return; }
+  if (answer.redirected || !answer.ok) { if (isAsked) location.reload(); return; }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (mine !== asked) return;
   for (const part of $$("[data-part]", page)) {
@@ -32,6 +32,8 @@ async function check() {
 }
 
 form.addEventListener("input", () => { clearTimeout(soon); soon = setTimeout(check, 400); });
+// A dataset, a quota or a pool may be another one by now; what was typed is lost to no answer.
+document.addEventListener("visibilitychange", () => { if (!document.hidden) check({ isAsked: false }); });
 addEventListener("pageshow", (event) => { if (event.persisted) check(); });
 
 // A problem leads to its line of the text.
