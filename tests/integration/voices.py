@@ -31,6 +31,7 @@ class Voices:
         self._stack = stack
         self._closing = closing
         self._producers: dict[str, AIOKafkaProducer] = {}
+        self._opening = asyncio.Lock()
         self._sequences: dict[tuple[str, str], int] = defaultdict(int)
 
     async def say(
@@ -84,12 +85,13 @@ class Voices:
         )
 
     async def _producer(self, writer: str) -> AIOKafkaProducer:
-        if writer not in self._producers:
-            password = self._stack.kafka_password(writer)
-            client = kafka_producer(
-                self._stack.kafka_bootstrap, writer, password, client_id=f"voice-{writer}"
-            )
-            self._producers[writer] = await self._closing.enter_async_context(client)
+        async with self._opening:
+            if writer not in self._producers:
+                password = self._stack.kafka_password(writer)
+                client = kafka_producer(
+                    self._stack.kafka_bootstrap, writer, password, client_id=f"voice-{writer}"
+                )
+                self._producers[writer] = await self._closing.enter_async_context(client)
         return self._producers[writer]
 
 
