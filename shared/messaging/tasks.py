@@ -9,9 +9,11 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any
 
 from shared.errors import Rejected, Unavailable
@@ -189,6 +191,7 @@ class Tasks:
         self._renew = renew
         self._wake = wake
         self._kinds: list[TaskKind] = []
+        self._claiming: dict[str, _Claiming] = defaultdict(_Claiming)
         self.wake_event = asyncio.Event()
 
     def on(self, kind: TaskKind) -> None:
@@ -240,12 +243,41 @@ class Tasks:
         return True
 
     async def _claim(self, kind: TaskKind) -> Any:
+        """Return the row of a claimed task, or None. Workers that wait for another's claim share the next one."""
+        claiming = self._claiming[kind.name]
+        claim = asyncio.get_running_loop().create_future()
+        claiming.workers.append(claim)
+        try:
+            async with claiming.lock:
+                if not claim.done():
+                    await self._claim_for(kind, [each for each in claiming.workers if not each.done()])
+        finally:
+            claiming.workers.remove(claim)
+        return claim.result()
+
+    async def _claim_for(self, kind: TaskKind, workers: Sequence[asyncio.Future[Any]]) -> None:
+        """Claim a task for each of these workers in one transaction, as far as there are any."""
+        try:
+            rows = await self._claim_rows(kind, at_most=len(workers))
+        except Exception as error:
+            for worker in workers:
+                worker.set_exception(error)
+            return
+        for worker, row in zip_longest(workers, rows):
+            worker.set_result(row)
+
+    async def _claim_rows(self, kind: TaskKind, *, at_most: int) -> list[Any]:
         """Claim under a lock: concurrent claims would not see each other's task and would serve the same tenant."""
+        rows: list[Any] = []
         if not await self._database.fetchval(IS_ANY_DUE, [kind.name]):
-            return None
+            return rows
         async with self._database.transaction() as conn:
             await lock_name(conn, f"{self._service} {kind.name}")
-            return await conn.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
+            while len(rows) < at_most and (
+                row := await conn.fetchrow(CLAIM, self._owner, kind.name, self._ttl)
+            ):
+                rows.append(row)
+        return rows
 
     async def _outcome(self, claim: "_Claim") -> str:
         """Handle every error of a task but a lost Postgres: it must neither end the process nor delay other tasks."""
@@ -328,6 +360,14 @@ class Tasks:
 
     def _unit(self, claim: "_Claim", conn: Any) -> Unit:
         return Unit(conn, self._service, self._database.now(), correlation_id=claim.row["correlation_id"])
+
+
+@dataclass
+class _Claiming:
+    """The workers of a kind that wait for a task of theirs to be claimed."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    workers: list[asyncio.Future[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,21 @@ async def test_anothers_first_task_is_next_whatever_number_one_tenant_has(databa
     assert errands.tenants == ["acme"] * 2 + ["beta", "acme", "beta", "acme", "acme"]
 
 
+async def test_workers_that_wait_for_a_claim_share_the_next_one(database, db):
+    await db.execute(INSERT_MANY, "acme", 3)
+    await db.execute(INSERT_MANY, "beta", 1)
+    errands, process = Errands(), a_process(database)
+    errands.may_end.clear()
+    running = [asyncio.create_task(process._work_next(errands.kind)) for _ in range(6)]
+    for _ in range(4):
+        await errands.begun.acquire()
+    assert sorted(errands.tenants[:2]) == ["acme", "beta"], "in one transaction too they take turns"
+    claims = await db.fetch("SELECT DISTINCT xmin::text FROM task WHERE kind = 'Errand'")
+    assert len(claims) == 2, "one of the worker that came first, one of those that waited for it"
+    errands.may_end.set()
+    assert sorted(await asyncio.gather(*running)) == [False, False, True, True, True, True]
+
+
 async def test_who_has_fewest_running_is_before_who_was_served_longest_ago(database, db):
     await db.execute(INSERT_MANY, "acme", 1000)
     errands, process = Errands(), a_process(database)
