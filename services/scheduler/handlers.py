@@ -182,7 +182,7 @@ class Handlers:
             for job in jobs
         ]
         if any(are_queued):
-            await self.start_waiting(unit)
+            await unit.afterwards(self.start_waiting)
         if len(jobs) == JOBS_TOGETHER:
             await unit.start_task(task.model_copy(update={"after": jobs[-1].id}))
 
@@ -200,23 +200,23 @@ class Handlers:
         await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         view = await self._view_of_queue(unit, job)
         await self._apply(unit, facts.on_provisioning_failed(job, fact, view))
-        await self.start_waiting(unit)
+        await unit.afterwards(self.start_waiting)
 
     async def nodes_released(self, fact: NodesReleased, unit: Unit) -> None:
         job = await store.get_job(unit.conn, fact.job_id)
         await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         await self._apply(unit, facts.on_nodes_released(job, fact, self._view(unit)))
-        await self.start_waiting(unit)
+        await unit.afterwards(self.start_waiting)
 
     async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_pool(unit.conn, pool_of(fact, now=unit.now))
-        await self.start_waiting(unit)
+        await unit.afterwards(self.start_waiting)
 
     async def limit_devices(self, command: LimitDevices, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_device_limit(unit.conn, command.tenant, command.devices)
-        await self.start_waiting(unit)
+        await unit.afterwards(self.start_waiting)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.base_model, Base(fact.new_sha))
@@ -337,7 +337,7 @@ class Handlers:
 
     async def _apply(self, unit: Unit, decision: Decision) -> None:
         if await self._save(unit, decision):
-            await self.start_waiting(unit)
+            await unit.afterwards(self.start_waiting)
 
     async def _save(self, unit: Unit, decision: Decision) -> bool:
         """Write and emit what was decided; return whether the job is in the queue."""

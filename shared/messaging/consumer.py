@@ -22,7 +22,7 @@ from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
-from shared.messaging.unit import Unit
+from shared.messaging.unit import Deferred, Unit
 from shared.postgres.database import Connection, Database, is_unstorable
 from shared.postgres.outage import Overdue, retry_through_outage
 from shared.record import Record
@@ -209,7 +209,8 @@ class Consumer:
 
         Returns whether the loops of the process should be woken for new rows.
         """
-        outgoing = 0
+        units: list[Unit] = []
+        deferred = Deferred()
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             await conn.execute(WAIT_FOR_NOBODY)
@@ -217,18 +218,23 @@ class Consumer:
             for each in entries:
                 if isinstance(each, Unreadable):
                     unit = Unit(conn, self._service, self._database.now())
-                    await self._keep(unit, each, blocks=_blocks(each))
+                    await self._keep(unit, each, blocks=each.blocks)
                     ends.append(_Outcome("parked", each))
                 else:
-                    unit = self._unit(conn, each)
+                    unit = replace(self._unit(conn, each), deferred=deferred)
                     with self._observed(each):
                         ends.append(await self._apply_once(each, unit))
-                outgoing += unit.outgoing
+                units.append(unit)
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
+            try:
+                await deferred.run()
+            except Exception:
+                del ends[len(ends) // 2 :]  # it may be the fault of any of them
+                raise
             failpoint("db.commit.before")
         failpoint("db.commit.after")
-        return outgoing > 0
+        return any(unit.outgoing for unit in units)
 
     async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Outcome:
         """Apply the message; if it is not admitted, it has written nothing and the shared transaction continues."""
@@ -449,7 +455,7 @@ class Consumer:
         return outcome
 
     async def _park_unreadable(self, unreadable: Unreadable) -> str:
-        return await self._store_parked(unreadable, blocks=_blocks(unreadable), resolve=None)
+        return await self._store_parked(unreadable, blocks=unreadable.blocks, resolve=None)
 
     async def _store_parked(self, unreadable: Unreadable, *, blocks: bool, resolve: Resolve | None) -> str:
         async with self._database.transaction() as conn:
@@ -483,11 +489,6 @@ def _read(record: Record) -> Delivery | Unreadable:
     entry = read(record)
     failpoint("consume.decoded")
     return entry
-
-
-def _blocks(unreadable: Unreadable) -> bool:
-    """Return whether later messages of the same aggregate wait behind this one."""
-    return unreadable.record.topic.endswith(".events")
 
 
 def _payload_digest(record: Record) -> bytes:

@@ -45,6 +45,11 @@ class Unreadable:
     is_message: bool = False
     """Whether the record was read and is parked for another reason; all of it is kept then."""
 
+    @property
+    def blocks(self) -> bool:
+        """Return whether later messages of the same aggregate wait behind this one."""
+        return self.record.topic.endswith(".events")
+
 
 def topic_named(name: str) -> Topic:
     """Return the declared topic; a tenant's is made from its pattern. Raises KeyError for an unknown name."""

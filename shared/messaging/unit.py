@@ -1,6 +1,6 @@
 """The unit of work, one transaction per message: all that a handler may read, write and emit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from shared.errors import TooLarge
 from shared.failpoints import failpoint
 from shared.postgres.database import Connection
 from shared.record import Record
-from shared.telemetry.tracing import current_traceparent
+from shared.telemetry.tracing import current_traceparent, span
 
 # The counter's row lock is held until commit, so the next number of an event stream cannot be given before this
 # one is visible: the relay, which reads by id, can neither skip nor swap two events of an aggregate.
@@ -62,6 +62,35 @@ class Task(BaseModel, frozen=True):
         raise NotImplementedError
 
 
+Afterwards = Callable[["Unit"], Awaitable[bool]]
+"""A function that ends a transaction; it returns whether there may be more for it to do."""
+
+
+class Deferred:
+    """What the messages of a shared transaction leave for its end, in the order in which it was first asked for."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Afterwards, list[Unit]] = {}
+
+    def add(self, function: Afterwards, unit: "Unit") -> None:
+        self._asked.setdefault(function, []).append(unit)
+
+    async def run(self) -> None:
+        """Call each function as often as it was asked for, or until it has nothing more to do.
+
+        It gets the unit of the message that asked last.
+        """
+        for function, units in self._asked.items():
+            unit = replace(units[-1], deferred=None, outgoing=0)
+            with span(
+                f"{unit.topic} process", traceparent=unit.envelope.traceparent if unit.envelope else ""
+            ):
+                for _ in units:
+                    if not await function(unit):
+                        break
+            units[-1].outgoing += unit.outgoing
+
+
 _CORRELATION: ContextVar[str] = ContextVar("correlation", default="")
 
 
@@ -94,6 +123,8 @@ class Unit:
     """Record of the message that is handled, as it was received."""
     outgoing: int = 0
     """Number of rows for which the loops of the process should be woken after the commit."""
+    deferred: Deferred | None = None
+    """What is left for the end of the transaction, where several messages share it."""
 
     @property
     def origin(self) -> Origin:
@@ -118,6 +149,13 @@ class Unit:
             failpoint("outbox.inserted")
         self.outgoing += len(messages)
         return event_ids
+
+    async def afterwards(self, function: Afterwards) -> None:
+        """Call the function with this unit: at once, or after the last message that shares the transaction."""
+        if self.deferred is None:
+            await function(self)
+        else:
+            self.deferred.add(function, self)
 
     async def copy_to(self, topic: Topic) -> None:
         """Put the handled fact in the outbox for another topic with its id, source, time and payload unchanged.

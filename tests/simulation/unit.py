@@ -1,5 +1,6 @@
 """What a handler gets in place of `shared.messaging.unit.Unit`: the same calls, applied at the commit."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
@@ -56,6 +57,9 @@ class Unit:
     async def emit(self, *messages: Message, origin: Origin | None = None) -> list[str]:
         self.events += messages
         return []
+
+    async def afterwards(self, function: Callable[["Unit"], Awaitable[bool]]) -> None:
+        await function(self)
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
         self.timers.append((payload, at))

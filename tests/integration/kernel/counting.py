@@ -14,6 +14,7 @@ from schemas.cost import CostAccrued
 from schemas.node import NodesReleased
 from schemas.training import StepsRecorded
 from shared.errors import ParentUnknown, Refused, Rejected
+from shared.messaging.consumer import Handler
 from shared.messaging.unit import Unit
 from shared.service import Service
 from shared.settings import ServiceSettings
@@ -78,9 +79,9 @@ async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
     )
 
 
-def build(settings: Settings | None = None) -> Service:
+def build(settings: Settings | None = None, *, released: Handler = nodes_released) -> Service:
     service = Service("tracker", settings or Settings())
-    service.on(NodesReleased, nodes_released)
+    service.on(NodesReleased, released)
     service.on(StepsRecorded, steps_recorded)
     service.on_start(lambda: _create_effect(service))
     return handle_the_rest(service)

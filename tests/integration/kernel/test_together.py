@@ -7,6 +7,9 @@ import asyncpg
 import pytest
 from aiokafka.partitioner import murmur2
 
+from schemas.node import NodesReleased
+from shared.messaging.consumer import Handler
+from shared.messaging.unit import Unit
 from shared.service import Service
 from tests.integration.kernel import counting
 from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
@@ -32,10 +35,15 @@ def partition_of(key: str) -> int:
 
 
 @asynccontextmanager
-async def serving(tracker_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+async def serving(
+    tracker_env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    released: Handler = counting.nodes_released,
+) -> AsyncIterator[Service]:
     for name, value in tracker_env.items():
         monkeypatch.setenv(name, value)
-    async with counting.build().running() as service:
+    async with counting.build(released=released).running() as service:
         yield service
 
 
@@ -172,3 +180,36 @@ async def test_a_slow_handler_does_not_hold_the_locks_of_the_others(
         rows = await effects(db, [key], len(sent))
     assert [row["event_id"] for row in rows] == sent
     assert len({row["tx"] for row in rows}) == len(sent)
+
+
+@pytest.mark.parametrize("fails_for", [1, 2], ids=["together", "not together"])
+async def test_what_messages_leave_for_the_end_is_done_once_in_their_transaction(
+    tracker_env, monkeypatch, writer: Writer, db, fails_for: int
+):
+    """If it fails, each has it done in a transaction of its own: the first messages keep their effect."""
+    calls: list[int] = []
+
+    async def at_the_end(unit: Unit) -> bool:
+        transaction = await unit.conn.fetchval(
+            "SELECT count(*) FROM effect WHERE xmin = pg_current_xact_id()::xid"
+        )
+        calls.append(transaction)
+        if transaction >= fails_for > 1:
+            raise RuntimeError("this many are too many")
+        return False
+
+    async def released(event: NodesReleased, unit: Unit) -> None:
+        await counting.nodes_released(event, unit)
+        await unit.afterwards(at_the_end)
+
+    key = new_key()
+    sent = [await writer.good(key) for _ in range(6)]
+    async with serving(tracker_env, monkeypatch, released=released):
+        rows = await effects(db, [key], len(sent))
+    assert [row["event_id"] for row in rows] == sent
+    num_transactions = len({row["tx"] for row in rows})
+    if fails_for == 1:
+        assert num_transactions < len(sent)
+        assert len(calls) == num_transactions, "it is called once in each"
+    else:
+        assert num_transactions == len(sent)
