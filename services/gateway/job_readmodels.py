@@ -111,10 +111,12 @@ COUNT_NEWER_JOBS = f"""
        AND ($9::text[] IS NULL OR state = ANY ($9))
        AND ($10::text IS NULL
             OR (created_at, job_id) > (SELECT created_at, job_id FROM job WHERE job_id = $10 AND tenant = $1))"""
+# The number is taken out once, before the rows are sorted: with all that was measured they do not fit into memory.
 CURVE = """
-    SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
-           coalesce(array_agg((metrics ->> $2)::float8 ORDER BY step), '{}') AS values
-      FROM step WHERE job_id = $1 AND metrics ->> $2 IS NOT NULL"""
+    SELECT coalesce(array_agg(step), '{}') AS steps, coalesce(array_agg(value), '{}') AS values
+      FROM (SELECT step, (metrics ->> $2)::float8 AS value FROM step
+             WHERE job_id = $1 ORDER BY step OFFSET 0) AS known
+     WHERE value IS NOT NULL"""
 # What the trainer measured with a bundle, where the recipe names no steps for it.
 VALIDATION_CURVE = """
     SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
