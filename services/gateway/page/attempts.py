@@ -18,7 +18,7 @@ from services.gateway.page.views import STATES
 
 STATE_BY_TYPE = {fact.type: state for fact, state in STATE_AFTER.items()}
 TYPES = tuple(STATE_BY_TYPE)
-"""Events that the picture is made of."""
+"""Events that the picture is drawn from."""
 OF_AN_ATTEMPT = (JobState.PROVISIONING, JobState.RUNNING, JobState.STOPPING, JobState.EVALUATING)
 COLUMNS: Mapping[str, tuple[JobState, ...]] = {
     "Waiting": (JobState.VALIDATING, JobState.QUEUED, JobState.PAUSED),
