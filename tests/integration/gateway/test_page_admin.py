@@ -113,11 +113,14 @@ class TestMachines:
         held = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND data ->> 'pool' = $2)"
         await until(lambda: world.db.fetchval(held, job, pool), "the nodes")
         page = await operator.get("/admin/machines")
-        assert f"cordoned 2 0 – {HOSTILE} {HOSTILE} by an operator" in words_of(page)
+        # Its reason and the command twice: a phone has them below the machine's name.
+        command = f"retune nodes uncordon {pool} 2 copy command"
+        assert f"cordoned 2 0 – {HOSTILE} {command} {HOSTILE} by an operator, just now {command}" in words_of(
+            page
+        )
         assert "<script>alert" not in page.text
         assert "of demo, attempt 1" in words_of(page)
         assert job in words_of(page)
-        assert f"retune nodes uncordon {pool} 2" in words_of(page)
         async with operator.stream("GET", "/admin/machines/stream") as events:
             lines = events.aiter_lines()
             await heard(lines, "part")
