@@ -129,6 +129,11 @@ VALIDATION_CURVE = """
                     SELECT step, 2, coalesce(metrics ->> 'full_valid_loss', metrics ->> 'valid_loss')::float8
                       FROM checkpoint WHERE job_id = $1) AS measured
              WHERE loss IS NOT NULL ORDER BY step, preference) AS known"""
+NEWEST_VALIDATION = """
+    SELECT max(step)
+      FROM (SELECT step FROM step WHERE job_id = $1 AND step > $2 AND validation IS NOT NULL
+            UNION ALL
+            SELECT step FROM checkpoint WHERE job_id = $1 AND step > $2 AND metrics ? 'valid_loss') AS measured"""
 LIST_EVALUATIONS = f"""
     SELECT {EVALUATION_COLUMNS} FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 20"""
 VERSION_OF_GATE = """
@@ -236,6 +241,13 @@ async def find_curve(database: Database, job_id: str, metric: str) -> CurvePoint
         points = await find(CurvePoints, database, CURVE, job_id, metric)
     assert points is not None, "an aggregate has one row"
     return points
+
+
+async def find_newest_validation(database: Database, job_id: str, *, after: int) -> int | None:
+    """Return the last step after this one that was measured on the validation file, which may be a while after it was
+    done; None where there is none."""
+    step: int | None = await database.fetchval(NEWEST_VALIDATION, job_id, after)
+    return step
 
 
 async def list_evaluations(database: Database, model_id: str) -> list[Evaluation]:

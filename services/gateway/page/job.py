@@ -62,13 +62,17 @@ async def stream(
     await job_of(caller, context, job_id)
 
     async def look(last: str) -> streams.Changes:
-        known, event_id, last_step = _parsed(last, step)
+        known, event_id, last_step, validated = _parsed(last, step)
         version = await job_readmodels.find_job_version(database, job_id, caller.tenant) or ""
         if version == known:
             return streams.Changes(last)
         parts = await _head(visitor, context, job_id)
         if tab == "curves":
             steps, last_step = await _new_steps(context, job_id, last_step)
+            newest = await job_readmodels.find_newest_validation(database, job_id, after=validated)
+            if newest is not None:
+                validated = newest
+                steps = [*steps, ("validated", newest)]
             parts += steps
         elif tab == "timeline":
             shown = await _attempts(context, job_id)
@@ -82,16 +86,18 @@ async def stream(
                     "checkpoints", render.text("job_checkpoints.html.jinja", now=database.now(), **written)
                 )
             )
-        return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}", tuple(parts))
+        return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}/{validated}", tuple(parts))
 
     return streams.follow(request, context, visitor, look)
 
 
-def _parsed(last: str, step: int) -> tuple[str, int, int]:
-    version, _, rest = last.partition("/")
-    event_id, _, last_step = rest.partition("/")
-    is_ours = event_id.isdecimal() and last_step.isdecimal()
-    return (version, int(event_id), int(last_step)) if is_ours else ("", -1, step)
+def _parsed(last: str, step: int) -> tuple[str, int, int, int]:
+    """Return the version of the job, and the last event, step and validated step that the page has."""
+    version, *numbers = last.split("/")
+    if len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
+        return "", -1, step, 0
+    event_id, last_step, validated = map(int, numbers)
+    return version, event_id, last_step, validated
 
 
 async def _head(visitor: Visitor, context: Gateway, job_id: str) -> list[streams.Event]:

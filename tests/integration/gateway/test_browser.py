@@ -37,6 +37,7 @@ COPY_EVENTS = """
     SELECT tenant, type, subject, level, message, topic, partition, record_offset, key, headers, payload, sent_at, now()
       FROM generate_series(1, $3) CROSS JOIN recent_event WHERE tenant = $1 AND subject = $2 AND type = 'JobRunning'
      LIMIT $3"""
+COLOURS = "(element) => [getComputedStyle(element).color, getComputedStyle(element).backgroundColor]"
 LIVE = "#live[data-state=live]"
 
 
@@ -148,6 +149,10 @@ async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path
         await page.keyboard.type("2")
         await expect(page.locator("#error-retune-recipe-num_epochs")).to_be_empty()
         await expect(page.locator("#as-curl pre")).to_contain_text('"num_epochs": 2')
+        submit = page.get_by_role("button", name="Submit the job")
+        colours = await submit.evaluate(COLOURS)
+        await submit.hover()
+        assert await submit.evaluate(COLOURS) == colours, "its text is read under the pointer, too"
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/jobs/ftjob-*")
         job_id = page.url.rpartition("/")[2]

@@ -8,7 +8,7 @@ from html import unescape
 import httpx
 import pytest
 
-from schemas.training import StepsRecorded
+from schemas.training import StepsRecorded, StepValidated
 from tests.integration.gateway.pages import HOSTILE, heard, logged_in, lose_node, populate
 from tests.integration.gateway.world import World, a_step, mark, new_key
 
@@ -44,6 +44,22 @@ class TestStreams:
         async with person.stream("GET", f"/jobs/{job}/stream", params={"step": 9}) as events:
             _, _, points = await heard(events.aiter_lines(), "steps")
         assert [(point["step"], point["loss"], point["attempt"]) for point in points] == [(10, 2.0, 1)]
+
+    async def test_of_curves_say_which_step_was_measured_after_it_was_done(self, world, person):
+        job = await world.a_running_job()
+        of_attempt = {"job_id": job, "tenant": "demo", "attempt": 1}
+        async with person.stream("GET", f"/jobs/{job}/stream", params={"step": 10}) as events:
+            lines = events.aiter_lines()
+            await world.record(StepsRecorded(**of_attempt, steps=(a_step(11),)))
+            await heard(lines, "steps")
+            measured = StepValidated(step=11, metrics={"valid_loss": 1.5, "full_valid_loss": 1.5})
+            await world.record(StepsRecorded(**of_attempt, steps=(a_step(12),), validations=(measured,)))
+            _, _, points = await heard(lines, "steps")
+            last, _, step = await heard(lines, "validated")
+        assert ([point["step"] for point in points], step) == ([12], 11)
+        async with person.stream("GET", f"/jobs/{job}/stream", headers={"last-event-id": last}) as events:
+            _, name, _ = await heard(events.aiter_lines(), "validated", "ready")
+        assert name == "ready"
 
     async def test_of_a_timeline_bring_new_events(self, world, person):
         job = await world.a_running_job()

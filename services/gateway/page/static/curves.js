@@ -239,6 +239,11 @@ if (charts && window.uPlot) {
       if (view.curve) view.draw();
     }
   });
+  // A step is measured on the validation file after it was done, and drawn.
+  document.addEventListener("stream:validated", ({ detail }) => {
+    const view = views.find((each) => each.metric === "valid_loss");
+    if (view?.curve && (view.curve.steps.at(-1) ?? 0) < detail) view.load();
+  });
   document.addEventListener("keydown", (event) => {
     if (!document.querySelector("#single-keys")?.checked || event.target.closest("input,select,textarea,dialog") || event.ctrlKey || event.metaKey) return;
     if (event.key === "r") whole();

@@ -131,7 +131,7 @@ function open() {
   listen("ended", () => { close(); location.href = "/login"; });
   listen("part", ({ id, html }) => put(id, html));
   listen("newer", newer);
-  for (const name of ["steps", "redraw", "events"]) listen(name, (data) => document.dispatchEvent(new CustomEvent(`stream:${name}`, { detail: data })));
+  for (const name of ["steps", "validated", "redraw", "events"]) listen(name, (data) => document.dispatchEvent(new CustomEvent(`stream:${name}`, { detail: data })));
   source.onerror = () => { close(); lost(); };
 }
 
