@@ -16,17 +16,8 @@ PING = "ping"
 OPENAI_PREFIX = "fine_tuning."
 MAX_MESSAGE_CHARACTERS = 1_000
 IDS = (
-    *(
-        "job_id",
-        "sweep_id",
-        "dataset_id",
-        "model_id",
-        "eval_id",
-        "full_name",
-        "fine_tuned_model",
-        "slot",
-        "code",
-    ),
+    *("job_id", "sweep_id", "dataset_id", "model_id", "eval_id"),
+    *("full_name", "fine_tuned_model", "slot", "code"),
 )
 """Fields of a fact that its event has, too, beside `id` and `message`."""
 

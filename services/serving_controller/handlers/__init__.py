@@ -8,7 +8,8 @@ from shared.device_leases import holder
 from shared.service import Service
 
 TIDY_EVERY = timedelta(hours=1)
-SCALE_EVERY = timedelta(seconds=5)
+LOOKS_PER_SCALE = 10
+"""Replicas are asked what they have to answer at each tenth look."""
 
 
 def register(
@@ -21,6 +22,6 @@ def register(
     if reconcile_loop.leases is not None:
         service.every(reconcile_loop.leases.extend_every, reconcile_loop.extend_leases, singleton=True)
     if reconcile_loop.is_scaling:
-        service.every(min(SCALE_EVERY, look_every * 10), reconcile_loop.scale, singleton=True)
+        service.every(look_every * LOOKS_PER_SCALE, reconcile_loop.scale, singleton=True)
     service.every(TIDY_EVERY, reconcile_loop.tidy, singleton=True)
     service.on_lead_end(reconcile_loop.stop)
