@@ -1,13 +1,22 @@
-"""The road of a job whose nodes are a cluster's: a gang of two, taken back by the cluster, a resumption, the gate, chat."""
+"""The road of a job whose nodes are a cluster's: a gang of two, an outage of what schedules it, machines that others
+take, a machine that dies, the gate, chat."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from schemas.job import JobRequeued, JobScheduled
 from schemas.node import NodeLost, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
+from shared.processes.identity import marked
 from tests.e2e import material
 from tests.e2e.conftest import Platform
+
+NUM_EPOCHS = 100
 
 
 @asynccontextmanager
@@ -22,26 +31,80 @@ async def with_pools(platform: Platform, pools: str) -> AsyncIterator[None]:
     await _restart_provisioner(platform)
 
 
-async def run_through(platform: Platform, *, suffix: str, taken_back: AbstractContextManager[None]) -> None:
-    """A job in the pool `cluster`; others have its machines while `taken_back` holds."""
+@dataclass(frozen=True)
+class Events:
+    """What happens to the cluster while a block runs."""
+
+    outage: Callable[[str], AbstractAsyncContextManager[None]]
+    """Nothing answers that schedules. It is given the name of the attempt that runs."""
+    taken_back: Callable[[], AbstractContextManager[None]]
+    """Others have so many of its machines that the gang must go."""
+    loss: Callable[[str], AbstractContextManager[str]]
+    """A machine of this attempt is off, with all that it computes. Yields its name."""
+
+
+async def run_through(platform: Platform, *, suffix: str, cluster: Events) -> None:
+    """A job in the pool `cluster`, which loses its machines twice and no step."""
     job_id = await platform.submit(
-        suffix=suffix, resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"}
+        suffix=suffix,
+        resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"},
+        recipe={"num_epochs": NUM_EPOCHS, "checkpoint": {"every_steps": 20, "every_seconds": 5}},
     )
-    await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 20, "its twentieth step")
-    with taken_back:
+    await platform.until(job_id, after_step(20), "its twentieth step")
+    async with cluster.outage(f"a-{job_id}-e1"):
+        await platform.stack.kill("provisioner")
+        await train_on(platform, job_id, attempt=1)
+    await platform.stack.wait_healthy("provisioner")
+    await train_on(platform, job_id, attempt=1)
+    with cluster.taken_back():
         await platform.until(job_id, lambda job: job["retune"]["attempt"] == 2, "the second attempt")
+    await train_on(platform, job_id, attempt=2)
+    with cluster.loss(f"a-{job_id}-e2") as lost:
+        await platform.until(job_id, lambda job: job["retune"]["attempt"] == 3, "the third attempt")
+        await train_on(platform, job_id, attempt=3)
     job = await platform.finished(job_id)
-    assert job["status"] == "succeeded", platform.retune("jobs", "events", job_id)
+    events = platform.retune("jobs", "events", job_id)
+    assert job["status"] == "succeeded", events
     facts = [event.message for event in await platform.events(job_id)]
-    assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}
-    assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted"]
-    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True]
-    released = [[node.host for node in fact.nodes] for fact in facts if isinstance(fact, NodesReleased)]
-    assert [len(machines) for machines in released] == [2, 2]
-    assert [fact for fact in facts if isinstance(fact, NodeLost)] == []
-    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2]
+    assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}, events
+    assert {fact.host for fact in facts if isinstance(fact, NodeLost)} == {lost}, events
+    assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted", "infra"]
+    assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2, 3]
+    assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True, True]
+    released = [{node.host for node in fact.nodes} for fact in facts if isinstance(fact, NodesReleased)]
+    assert [len(machines) for machines in released] == [2, 2, 2], events
+    assert lost not in released[2], events
     answer = await platform.answer(job["fine_tuned_model"], f"What colour is the {material.THINGS[310]}?")
     assert answer == material.ANSWER
+
+
+async def train_on(platform: Platform, job_id: str, *, attempt: int) -> None:
+    """Wait until this attempt has come thirty steps further than the job was."""
+    begun = (await platform.job(job_id))["retune"]["last_step"]
+    job = await platform.until(job_id, after_step(begun + 30), f"steps behind step {begun}")
+    assert job["retune"]["attempt"] == attempt, platform.retune("jobs", "events", job_id)
+
+
+def after_step(step: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda job: job["retune"]["last_step"] >= step
+
+
+def kill_all_of(platform: Platform, node_id: str) -> None:
+    """SIGKILL to all that runs on the node."""
+    node = f"RUNNER_NODE_ID={node_id}"
+    killed = [
+        process.pid for process in marked(platform.stack.state.mark) if node in environment_of(process.pid)
+    ]
+    assert killed, f"no process has {node}"
+    for pid in killed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def environment_of(pid: int) -> str:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/environ").read_text()
+    return ""
 
 
 async def _restart_provisioner(platform: Platform) -> None:

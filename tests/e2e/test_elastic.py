@@ -1,17 +1,13 @@
 """An elastic job on real nodes: two of them, one after a loss, two again once the other machine takes work."""
 
-import os
-import signal
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from schemas.job import JobRequeued, JobScheduled, JobStopping
 from schemas.training import TrainingResumed
-from shared.processes.identity import marked
 from tests.chaos.scale import at_night
+from tests.e2e.clusters import kill_all_of
 from tests.e2e.conftest import Platform
 
 pytestmark = [
@@ -46,7 +42,7 @@ async def test_it_goes_on_with_one_of_two_nodes_and_grows_to_two(platform: Platf
     )
     await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 20, "its twentieth step")
     platform.retune("nodes", "set-capacity", POOL, "1")
-    kill_second_node(platform, job_id)
+    kill_all_of(platform, f"a-{job_id}-e1-n1")
     alone = await platform.until(job_id, lambda job: job["retune"]["attempt"] == 2, "the second attempt")
     began_at = alone["retune"]["last_step"]
     await platform.until(
@@ -64,21 +60,3 @@ async def test_it_goes_on_with_one_of_two_nodes_and_grows_to_two(platform: Platf
     assert [certificate.exact for certificate in resumed] == [False, False]
     assert all(certificate.reason.startswith("number of processes: ") for certificate in resumed)
     assert all(each.found_batch_sha256 == each.expected_batch_sha256 for each in resumed)
-
-
-def kill_second_node(platform: Platform, job_id: str) -> None:
-    """SIGKILL to all that runs on it."""
-    node = f"RUNNER_NODE_ID=a-{job_id}-e1-n1"
-    killed = [
-        process.pid for process in marked(platform.stack.state.mark) if node in environment_of(process.pid)
-    ]
-    assert killed, f"no process has {node}"
-    for pid in killed:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def environment_of(pid: int) -> str:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/environ").read_text()
-    return ""

@@ -1,6 +1,7 @@
 """The road of a job whose nodes are pods of Kubernetes."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
 import pytest
 
@@ -8,8 +9,8 @@ from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
 from deploy.local.errors import MissingPart
 from shared.env_file import read_env_file
 from tests.chaos.scale import Scale, scale
-from tests.e2e.clusters import run_through, with_pools
-from tests.integration.kubernetes import SECRET, blocked, put_secret
+from tests.e2e.clusters import Events, kill_all_of, run_through, with_pools
+from tests.integration.kubernetes import PLACE, SECRET, blocked, pod_of, put_secret
 
 pytestmark = [
     pytest.mark.stack,
@@ -31,6 +32,7 @@ namespace = "{namespace}"
 image = "retune/trainer"
 secret = "{secret}"
 requests = {{cpu = "8"}}
+fenced_after_seconds = 30
 """
 
 
@@ -52,5 +54,25 @@ async def pools(platform, kubernetes) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_gang_of_two_is_preempted_by_kubernetes_and_continues_exactly(platform, kubernetes, pools):
-    await run_through(platform, suffix="kubernetes", taken_back=blocked(kubernetes, nodes=3))
+async def test_a_gang_of_two_outlives_outages_and_losses_of_kubernetes(platform, kubernetes, pools):
+    @asynccontextmanager
+    async def outage(_: str) -> AsyncIterator[None]:
+        for program in ("kube-controller-manager", "kube-apiserver"):
+            kubernetes.kill(program)
+        yield
+        kubernetes.start_api_server()
+        kubernetes.start_controllers()
+
+    @contextmanager
+    def loss(attempt: str) -> Iterator[str]:
+        pod = pod_of(kubernetes, attempt, 1)
+        machine: str = kubernetes.request("GET", f"{PLACE}/pods/{pod}")["spec"]["nodeName"]
+        kubernetes.kill(machine)
+        kill_all_of(platform, f"{attempt}-n1")
+        yield machine
+        kubernetes.start_node(machine)
+
+    def taken_back() -> AbstractContextManager[None]:
+        return blocked(kubernetes, nodes=3)
+
+    await run_through(platform, suffix="kubernetes", cluster=Events(outage, taken_back, loss))

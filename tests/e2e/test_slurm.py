@@ -1,14 +1,17 @@
 """The road of a job whose nodes are Slurm's."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from deploy.local.errors import MissingPart
 from deploy.slurm.cluster import SlurmCluster
+from shared.processes.ending import until
 from tests.chaos.scale import Scale, scale
-from tests.e2e.clusters import run_through, with_pools
+from tests.e2e.clusters import Events, kill_all_of, run_through, with_pools
+from tests.e2e.conftest import PATIENCE_SECONDS
 from tests.integration.slurm import blocked
 
 pytestmark = [
@@ -30,6 +33,7 @@ folder = "{folder}/nodes"
 conf = "{conf}"
 partition = "spot"
 flags = ["--exclusive"]
+fenced_after_seconds = 20
 """
 
 
@@ -50,5 +54,26 @@ async def pools(platform, slurm, tmp_path_factory) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_gang_of_two_is_preempted_by_slurm_and_continues_exactly(platform, slurm, pools):
-    await run_through(platform, suffix="slurm", taken_back=blocked(slurm, nodes=3, partition="ondemand"))
+async def test_a_gang_of_two_outlives_outages_and_losses_of_slurm(platform, slurm, pools):
+    @asynccontextmanager
+    async def outage(attempt: str) -> AsyncIterator[None]:
+        """Of a controller that has saved the job: one that has not forgets it."""
+        saved = slurm.conf.parent / "state/job_state"
+        assert await until(lambda: attempt.encode() in saved.read_bytes(), PATIENCE_SECONDS)
+        slurm.kill("slurmctld")
+        yield
+        slurm.start_controller()
+
+    @contextmanager
+    def loss(attempt: str) -> Iterator[str]:
+        names = slurm.run("squeue", "--noheader", f"--name={attempt}", "--format=%N").strip()
+        machine = slurm.run("scontrol", "show", "hostnames", names).split()[1]
+        slurm.kill(machine)
+        kill_all_of(platform, f"{attempt}-n1")
+        yield machine
+        slurm.start_node(machine)
+
+    def taken_back() -> AbstractContextManager[None]:
+        return blocked(slurm, nodes=3, partition="ondemand")
+
+    await run_through(platform, suffix="slurm", cluster=Events(outage, taken_back, loss))
