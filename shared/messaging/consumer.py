@@ -5,7 +5,6 @@ ends as `applied`, `duplicate`, `ignored`, `refused`, `waiting` or `parked`. The
 Postgres: a message whose handler fails is tried again from its row in `waiting`, while others continue.
 """
 
-import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,7 +21,8 @@ from shared.failpoints import failpoint
 from shared.log import get_logger, log_context
 from shared.messaging import parking, waiting
 from shared.messaging.delivery import Delivery, Unreadable, read, refusal_of, require_obeyed
-from shared.messaging.unit import Deferred, Unit
+from shared.messaging.inbox import Inbox, entry_of, insert, payload_digest
+from shared.messaging.unit import Shared, Unit
 from shared.postgres.database import Connection, Database, is_unstorable
 from shared.postgres.outage import Overdue, retry_through_outage
 from shared.record import Record
@@ -53,30 +53,9 @@ TOGETHER_SECONDS = 0.1
 LOG = ("log", 0)
 """The source of a message that comes from Kafka and not from a table."""
 
-# A member that has lost the partition may write late, with a number that the new member has passed.
-SAVE_POSITION = """
-    INSERT INTO position (topic, aggregate_id, sequence) VALUES ($1, $2, $3)
-    ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $3)"""
-# Both writes share one statement, because each statement is a round trip that every message pays.
-INSERT_INBOX = """
-    WITH entered AS (
-        INSERT INTO inbox (consumer, topic, event_id, payload_sha256) VALUES ($1, $2, $3, $4)
-        ON CONFLICT DO NOTHING RETURNING true),
-    moved AS (
-        INSERT INTO position (topic, aggregate_id, sequence)
-        SELECT $2, $5, $6 FROM entered WHERE $6::bigint IS NOT NULL
-        ON CONFLICT (topic, aggregate_id) DO UPDATE SET sequence = greatest(position.sequence, $6))
-    SELECT EXISTS (SELECT FROM entered)"""
 # A shared transaction holds the locks of several messages, taken in the order of the log, so waiting for locks in it
 # can deadlock. Alone, each message takes its locks in the order that its service keeps.
 WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '50ms'"
-FIND_PAST = """
-    SELECT (SELECT payload_sha256 FROM inbox WHERE consumer = $1 AND topic = $2 AND event_id = $3) AS applied,
-           (SELECT sequence FROM position WHERE topic = $2 AND aggregate_id = $4) AS last,
-           EXISTS (SELECT FROM parked
-                    WHERE topic = $2 AND aggregate_id = $4 AND state = 'parked' AND blocks)
-           OR EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4) AS is_held,
-           EXISTS (SELECT FROM waiting WHERE topic = $2 AND aggregate_id = $4 AND failures > 0) AS is_behind_failed"""
 
 
 class TooManyParked(Exception):
@@ -210,25 +189,29 @@ class Consumer:
         Returns whether the loops of the process should be woken for new rows.
         """
         units: list[Unit] = []
-        deferred = Deferred()
+        deliveries = [each for each in entries if isinstance(each, Delivery)]
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             await conn.execute(WAIT_FOR_NOBODY)
             began = time.monotonic()
+            inbox, shared = await self._inbox(conn, deliveries, at_end=True), Shared(deliveries)
             for each in entries:
                 if isinstance(each, Unreadable):
-                    unit = Unit(conn, self._service, self._database.now())
+                    unit = Unit(conn, self._service, self._database.now(), shared=shared)
                     await self._keep(unit, each, blocks=each.blocks)
+                    inbox.hold(each.record.topic, each.aggregate_id)
                     ends.append(_Outcome("parked", each))
                 else:
-                    unit = replace(self._unit(conn, each), deferred=deferred)
+                    unit = replace(self._unit(conn, each), shared=shared)
                     with self._observed(each):
-                        ends.append(await self._apply_once(each, unit))
+                        ends.append(await self._apply_once(each, unit, inbox))
                 units.append(unit)
                 if time.monotonic() - began > TOGETHER_SECONDS:
                     break
             try:
-                await deferred.run()
+                await inbox.end()
+                failpoint("inbox.inserted")
+                await shared.end(conn)
             except Exception:
                 del ends[len(ends) // 2 :]  # it may be the fault of any of them
                 raise
@@ -236,15 +219,17 @@ class Consumer:
         failpoint("db.commit.after")
         return any(unit.outgoing for unit in units)
 
-    async def _apply_once(self, delivery: Delivery, unit: Unit) -> _Outcome:
+    async def _apply_once(self, delivery: Delivery, unit: Unit, inbox: Inbox) -> _Outcome:
         """Apply the message; if it is not admitted, it has written nothing and the shared transaction continues."""
         try:
-            return _Outcome(await self._apply_in(unit, delivery, LOG))
+            return _Outcome(await self._apply_in(unit, delivery, LOG, inbox))
         except _Duplicate:
             return _Outcome("duplicate")
         except _MustPark as end:
             unreadable = parking.from_delivery(delivery, end.reason, end.detail)
-            await self._keep(unit, unreadable, blocks=end.blocks and delivery.topic.is_event_stream)
+            if blocks := end.blocks and delivery.topic.is_event_stream:
+                inbox.hold(delivery.topic.name, delivery.envelope.key)
+            await self._keep(unit, unreadable, blocks=blocks)
             return _Outcome("parked", unreadable)
 
     async def _decide(
@@ -313,7 +298,8 @@ class Consumer:
         async with self._database.transaction() as conn:
             failpoint("tx.begun")
             unit = self._unit(conn, delivery)
-            outcome = await self._apply_in(unit, delivery, source)
+            inbox = await self._inbox(conn, [delivery])
+            outcome = await self._apply_in(unit, delivery, source, inbox)
             if resolve is not None:
                 await resolve(conn)
             failpoint("db.commit.before")
@@ -323,33 +309,39 @@ class Consumer:
             self._wake()
         return outcome
 
-    async def _apply_in(self, unit: Unit, delivery: Delivery, source: tuple[str, int]) -> str:
+    async def _inbox(
+        self, conn: Connection, deliveries: Sequence[Delivery], *, at_end: bool = False
+    ) -> Inbox:
+        inbox = Inbox(conn, self._service, at_end=at_end)
+        await inbox.read(deliveries)
+        return inbox
+
+    async def _apply_in(self, unit: Unit, delivery: Delivery, source: tuple[str, int], inbox: Inbox) -> str:
         """Apply the message in the unit's transaction. Raises _Duplicate before anything is written."""
-        await self._admit(unit.conn, delivery, source)
+        await self._admit(unit.conn, delivery, source, inbox)
         if handler := self._find_handler(delivery):
-            await self._handle(handler, delivery, unit)
+            await self._handle(handler, delivery, unit, inbox)
             return "applied"
         if delivery.topic.is_event_stream:
-            envelope = delivery.envelope
-            await unit.conn.execute(SAVE_POSITION, delivery.topic.name, envelope.key, envelope.sequence)
+            await inbox.enter(entry_of(delivery, is_handled=False))
         return "ignored"
 
-    async def _admit(self, conn: Connection, delivery: Delivery, source: tuple[str, int]) -> None:
+    async def _admit(
+        self, conn: Connection, delivery: Delivery, source: tuple[str, int], inbox: Inbox
+    ) -> None:
         """Raise unless this message is the next of its event stream and was not applied before."""
-        envelope, topic = delivery.envelope, delivery.topic
-        past = await conn.fetchrow(FIND_PAST, self._service, topic.name, envelope.id, envelope.key)
-        assert past is not None, "a SELECT without FROM has one row"
-        if past["applied"] is not None:
-            if past["applied"] != _payload_digest(delivery.record):
+        envelope, topic, past = delivery.envelope, delivery.topic, inbox.past(delivery)
+        if (applied := inbox.applied(delivery)) is not None:
+            if applied != payload_digest(delivery.record):
                 detail = f"event {envelope.id} was applied before with another payload"
                 raise _MustPark("other_payload", detail, blocks=False)
             raise _Duplicate
         if not topic.is_event_stream:
             # A command must not overtake the one before it because that one failed for a moment.
-            if past["is_behind_failed"] and await waiting.is_behind_waiting(conn, delivery, source):
+            if past.is_behind_failed and await waiting.is_behind_waiting(conn, delivery, source):
                 raise ParentUnknown(waiting.BEHIND)
             return
-        last = past["last"]
+        last = past.last
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
             if self._find_handler(delivery) is None:
                 raise _Duplicate
@@ -357,7 +349,7 @@ class Consumer:
                 f"sequence {envelope.sequence} was read before, and no event {envelope.id} is in the inbox"
             )
             raise _MustPark("other_event", detail, blocks=False)
-        if past["is_held"]:
+        if past.is_held:
             await self._require_turn(conn, delivery, source)
         if last is not None and envelope.sequence != last + 1:
             raise _MustPark("gap", f"found sequence {envelope.sequence}, expected {last + 1}")
@@ -368,11 +360,12 @@ class Consumer:
         if await waiting.is_behind_waiting(conn, delivery, source):
             raise ParentUnknown(waiting.BEHIND)
 
-    async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit) -> None:
+    async def _handle(self, handler: Handler, delivery: Delivery, unit: Unit, inbox: Inbox) -> None:
         require_obeyed(delivery, now=unit.now)
-        if not await self._insert_inbox(unit.conn, delivery):
+        if not await inbox.enter(entry_of(delivery, is_handled=True)):
             raise _Duplicate
-        failpoint("inbox.inserted")
+        if unit.shared is None:
+            failpoint("inbox.inserted")
         try:
             await handler(delivery.message, unit)
         except Refused as refused:
@@ -386,16 +379,6 @@ class Consumer:
         family = OF_EVERY_TENANT if topic.startswith("tenant.") else topic
         return self._handlers.get((topic, message)) or self._handlers.get((family, message))
 
-    async def _insert_inbox(self, conn: Connection, delivery: Delivery) -> bool:
-        """Insert the message, and its position if it belongs to an event stream; return whether it is new."""
-        envelope, topic = delivery.envelope, delivery.topic
-        is_new = await conn.fetchval(
-            INSERT_INBOX,
-            *(self._service, topic.name, envelope.id, _payload_digest(delivery.record)),
-            *(envelope.key, envelope.sequence if topic.is_event_stream else None),
-        )
-        return bool(is_new)
-
     def _unit(self, conn: Connection, delivery: Delivery) -> Unit:
         envelope = delivery.envelope
         correlation = envelope.correlation_id or envelope.id
@@ -404,7 +387,7 @@ class Consumer:
 
     async def _refuse(self, delivery: Delivery, refused: Refused, resolve: Resolve | None) -> str:
         async with self._database.transaction() as conn:
-            if not await self._insert_inbox(conn, delivery):
+            if not await insert(conn, self._service, [entry_of(delivery, is_handled=True)]):
                 # Refused before: by a member that the partition went to, or in a commit whose answer was lost.
                 if resolve is not None:
                     await resolve(conn)
@@ -489,10 +472,6 @@ def _read(record: Record) -> Delivery | Unreadable:
     entry = read(record)
     failpoint("consume.decoded")
     return entry
-
-
-def _payload_digest(record: Record) -> bytes:
-    return hashlib.sha256(record.value or b"").digest()
 
 
 def _backoff(failures: int) -> float:

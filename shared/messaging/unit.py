@@ -1,10 +1,11 @@
 """The unit of work, one transaction per message: all that a handler may read, write and emit."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel
@@ -14,6 +15,7 @@ from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, Envelope, Origin
 from schemas.topics import Topic, topic_of
 from shared.errors import TooLarge
 from shared.failpoints import failpoint
+from shared.messaging.delivery import Delivery
 from shared.postgres.database import Connection
 from shared.record import Record
 from shared.telemetry.tracing import current_traceparent, span
@@ -62,26 +64,34 @@ class Task(BaseModel, frozen=True):
         raise NotImplementedError
 
 
+OutboxRow = tuple[str, str, str, str, Mapping[str, str], bytes]
+"""Event id, topic, aggregate id, type, headers and value."""
 Afterwards = Callable[["Unit"], Awaitable[bool]]
 """A function that ends a transaction; it returns whether there may be more for it to do."""
 
 
-class Deferred:
-    """What the messages of a shared transaction leave for its end, in the order in which it was first asked for."""
+class Shared:
+    """What the messages have in common that share a transaction: all that they leave for its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self.deliveries = deliveries
+        """Those that may be handled in it, in this order."""
+        self.memory: dict[Any, Any] = {}
+        """What handlers keep until its end, such as rows that they have locked."""
+        self.outbox: list[OutboxRow] = []
         self._asked: dict[Afterwards, list[Unit]] = {}
 
     def add(self, function: Afterwards, unit: "Unit") -> None:
         self._asked.setdefault(function, []).append(unit)
 
-    async def run(self) -> None:
-        """Call each function as often as it was asked for, or until it has nothing more to do.
+    async def end(self, conn: Connection) -> None:
+        """Write the outbox; then call each function as often as it was asked for, or until it has nothing more to do.
 
         It gets the unit of the message that asked last.
         """
+        await insert_outbox(conn, self.outbox)
         for function, units in self._asked.items():
-            unit = replace(units[-1], deferred=None, outgoing=0)
+            unit = replace(units[-1], shared=None, outgoing=0)
             with span(
                 f"{unit.topic} process", traceparent=unit.envelope.traceparent if unit.envelope else ""
             ):
@@ -89,6 +99,12 @@ class Deferred:
                     if not await function(unit):
                         break
             units[-1].outgoing += unit.outgoing
+
+
+async def insert_outbox(conn: Connection, rows: Sequence[OutboxRow]) -> None:
+    if rows:
+        await conn.executemany(INSERT_OUTBOX, rows)
+        failpoint("outbox.inserted")
 
 
 _CORRELATION: ContextVar[str] = ContextVar("correlation", default="")
@@ -123,8 +139,8 @@ class Unit:
     """Record of the message that is handled, as it was received."""
     outgoing: int = 0
     """Number of rows for which the loops of the process should be woken after the commit."""
-    deferred: Deferred | None = None
-    """What is left for the end of the transaction, where several messages share it."""
+    shared: Shared | None = None
+    """What the messages have in common that share the transaction; None where there is one alone, or none."""
 
     @property
     def origin(self) -> Origin:
@@ -136,26 +152,22 @@ class Unit:
         origin: what they belong to; None: what is being handled. Raises TooLarge if some listener could not read one.
         """
         origin = origin or self.origin
-        event_ids = []
+        rows: list[OutboxRow] = []
         for message in messages:
             event_id = uuid4().hex
             topic = topic_of(type(message), writer=self.writer)
             headers, value = self._headers(message, event_id, origin), message.model_dump_json().encode()
             require_size(topic, message.type, headers, value)
-            await self.conn.execute(
-                INSERT_OUTBOX, event_id, topic.name, message.key, message.type, headers, value
-            )
-            event_ids.append(event_id)
-            failpoint("outbox.inserted")
-        self.outgoing += len(messages)
-        return event_ids
+            rows.append((event_id, topic.name, message.key, message.type, headers, value))
+        await self._put_out(rows)
+        return [event_id for event_id, *_ in rows]
 
     async def afterwards(self, function: Afterwards) -> None:
         """Call the function with this unit: at once, or after the last message that shares the transaction."""
-        if self.deferred is None:
+        if self.shared is None:
             await function(self)
         else:
-            self.deferred.add(function, self)
+            self.shared.add(function, self)
 
     async def copy_to(self, topic: Topic) -> None:
         """Put the handled fact in the outbox for another topic with its id, source, time and payload unchanged.
@@ -166,9 +178,15 @@ class Unit:
         assert self.record is not None, "a fact comes as a record"
         envelope = replace(self.envelope, sequence=None)
         headers = {name: value.decode() for name, value in to_headers(envelope)}
-        row = (envelope.id, topic.name, envelope.key, envelope.type, headers, self.record.value)
-        await self.conn.execute(INSERT_OUTBOX, *row)
-        self.outgoing += 1
+        value = self.record.value or b""
+        await self._put_out([(envelope.id, topic.name, envelope.key, envelope.type, headers, value)])
+
+    async def _put_out(self, rows: Sequence[OutboxRow]) -> None:
+        if self.shared is None:
+            await insert_outbox(self.conn, rows)
+        else:
+            self.shared.outbox += rows
+        self.outgoing += len(rows)
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
         """Hand `payload` to its timer handler at that time or soon after. A timer cannot be cancelled."""

@@ -18,7 +18,9 @@ from schemas.node import NodesReleased
 from schemas.parked import DropParked
 from shared.errors import ParentUnknown, Refused
 from shared.messaging import consumer as consumer_module
+from shared.messaging import inbox
 from shared.messaging.consumer import MAX_ATTEMPTS, TRIES_AT_ONCE, Consumer, TooManyParked
+from shared.messaging.inbox import Entry
 from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres import outage
@@ -209,10 +211,10 @@ class TestACommitInDoubt:
 async def test_a_member_that_comes_late_does_not_set_a_story_back(db):
     heard, ignored = new_key(), new_key()
     for number in (7, 5):
-        entry = "tracker", NODE_EVENTS, f"{heard} {number}", b""
-        assert await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, number)
-        assert not await db.fetchval(consumer_module.INSERT_INBOX, *entry, heard, 9)
-        await db.execute(consumer_module.SAVE_POSITION, NODE_EVENTS, ignored, number)
+        entry = Entry(NODE_EVENTS, f"{heard} {number}", b"", heard, number)
+        passed_over = Entry(NODE_EVENTS, f"{ignored} {number}", None, ignored, number)
+        assert await inbox.insert(db, "tracker", [entry, passed_over]) == 1
+        assert await inbox.insert(db, "tracker", [replace(entry, sequence=9)]) == 0
     for key in (heard, ignored):
         assert await db.fetchval("SELECT sequence FROM position WHERE aggregate_id = $1", key) == 7
 
