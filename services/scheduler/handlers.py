@@ -23,7 +23,7 @@ from schemas.lifecycle import JobState
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from schemas.topics import DATASET_EVENTS
-from services.scheduler import queue_store, store
+from services.scheduler import queue_store, shared_reads, store
 from services.scheduler.decide import (
     admission,
     attempt,
@@ -106,54 +106,56 @@ class Handlers:
         continued: commands.Continued = commands.FROM_THE_BEGINNING,
     ) -> None:
         # In one order for all: two submissions may name the same datasets.
-        for dataset_id in sorted({command.dataset_id, *command.later_dataset_ids}):
-            await store.lock_dataset(unit.conn, dataset_id)
-        existing = await store.find_job(unit.conn, command.job_id)
-        known = await store.find_dataset(unit.conn, command.dataset_id)
-        later = [await store.find_dataset(unit.conn, each) for each in command.later_dataset_ids]
-        base = await store.find_base(unit.conn, command.spec.base_model)
+        datasets = {
+            dataset_id: await shared_reads.find_dataset(unit, dataset_id)
+            for dataset_id in sorted({command.dataset_id, *command.later_dataset_ids})
+        }
+        existing = await shared_reads.find_job(unit, command.job_id)
+        base = await shared_reads.find_base(unit, command.spec.base_model)
         start = command.spec.start_from
-        trained_by = await store.find_job(unit.conn, start.job_id) if start else None
+        trained_by = await shared_reads.find_job(unit, start.job_id) if start else None
         admitted = commands.admit(
             command,
             existing,
-            known,
-            later_datasets=tuple(later),
+            datasets[command.dataset_id],
+            later_datasets=tuple(datasets[each] for each in command.later_dataset_ids),
             base=base,
             trained_by=trained_by,
             continued=continued,
             now=unit.now,
         )
         job = replace(admitted, origin=unit.origin)
-        await store.add_job(unit.conn, job)
-        await self._apply(unit, commands.submit(job, await self._view_of_queue(unit, job)))
+        decision = commands.submit(job, await self._view_of_queue(unit, job))
+        await shared_reads.add_job(unit, decision.job)
+        await self._emit(unit, decision)
+        if decision.job.state is JobState.QUEUED:
+            await unit.afterwards(self.start_waiting)
         await unit.release(f"job:{job.id}")
 
     async def retry(self, command: RetryJob, unit: Unit) -> None:
-        original = await store.find_job(unit.conn, command.job_id)
+        original = await shared_reads.find_job(unit, command.job_id)
         new_job = commands.like(original, command)
         await self._submit(new_job, unit, continued=commands.continued(original, command))
 
     async def cancel(self, command: CancelJob, unit: Unit) -> None:
-        job = await store.find_job(unit.conn, command.job_id)
+        job = await shared_reads.find_job(unit, command.job_id)
         await self._apply(unit, commands.cancel(job, command, self._view(unit)))
 
     async def pause(self, command: PauseJob, unit: Unit) -> None:
-        job = await store.find_job(unit.conn, command.job_id)
+        job = await shared_reads.find_job(unit, command.job_id)
         await self._apply(unit, commands.pause(job, command, self._view(unit)))
 
     async def resume(self, command: ResumeJob, unit: Unit) -> None:
-        job = await store.find_job(unit.conn, command.job_id)
+        job = await shared_reads.find_job(unit, command.job_id)
         await self._apply(unit, commands.resume(job, command, await self._view_of_queue(unit, job)))
 
     async def dataset(self, event: dataset.DatasetEvent, unit: Unit) -> None:
         for incoming_dataset in dataset.datasets_of(event):
-            await store.lock_dataset(unit.conn, incoming_dataset.dataset_id)
-            if not dataset.supersedes(
-                incoming_dataset, await store.find_dataset(unit.conn, incoming_dataset.dataset_id)
-            ):
+            known = await shared_reads.find_dataset(unit, incoming_dataset.dataset_id)
+            if not dataset.supersedes(incoming_dataset, known):
                 continue
             await store.save_dataset(unit.conn, incoming_dataset)
+            shared_reads.forget(unit)
             await self._follow_dataset(
                 FollowDataset(
                     event_id=_event_id(unit),
@@ -165,8 +167,7 @@ class Handlers:
             )
 
     async def follow_dataset(self, task: FollowDataset, _: None, unit: Unit) -> None:
-        await store.lock_dataset(unit.conn, task.dataset_id)
-        known = await store.find_dataset(unit.conn, task.dataset_id)
+        known = await shared_reads.find_dataset(unit, task.dataset_id)
         assert known is not None, f"dataset {task.dataset_id} was saved before its jobs follow it"
         await self._follow_dataset(task, known, unit)
 
@@ -190,20 +191,20 @@ class Handlers:
         """Make the handler for a fact or timer that names its job."""
 
         async def handle(event: Any, unit: Unit) -> None:
-            job = await store.get_job(unit.conn, event.job_id)
+            job = await shared_reads.get_job(unit, event.job_id)
             await self._apply(unit, decide(job, event, self._view(unit)))
 
         return handle
 
     async def provisioning_failed(self, fact: ProvisioningFailed, unit: Unit) -> None:
-        job = await store.get_job(unit.conn, fact.job_id)
+        job = await shared_reads.get_job(unit, fact.job_id)
         await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         view = await self._view_of_queue(unit, job)
         await self._apply(unit, facts.on_provisioning_failed(job, fact, view))
         await unit.afterwards(self.start_waiting)
 
     async def nodes_released(self, fact: NodesReleased, unit: Unit) -> None:
-        job = await store.get_job(unit.conn, fact.job_id)
+        job = await shared_reads.get_job(unit, fact.job_id)
         await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
         await self._apply(unit, facts.on_nodes_released(job, fact, self._view(unit)))
         await unit.afterwards(self.start_waiting)
@@ -211,20 +212,24 @@ class Handlers:
     async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_pool(unit.conn, pool_of(fact, now=unit.now))
+        shared_reads.forget(unit)
         await unit.afterwards(self.start_waiting)
 
     async def limit_devices(self, command: LimitDevices, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_device_limit(unit.conn, command.tenant, command.devices)
+        shared_reads.forget(unit)
         await unit.afterwards(self.start_waiting)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.base_model, Base(fact.new_sha))
+        shared_reads.forget(unit)
         task = FollowBase(event_id=_event_id(unit), base_model=fact.base_model, base_sha=fact.stale_sha)
         await self.follow_base(task, None, unit)
 
     async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.name, Base(fact.base_sha, fact.capabilities))
+        shared_reads.forget(unit)
         task = FollowBase(event_id=_event_id(unit), base_model=fact.name, base_sha=fact.base_sha)
         await self.follow_base(task, None, unit)
 
@@ -247,7 +252,7 @@ class Handlers:
         if fact.job_id is None:
             return  # a person asked for it, no job waits
         await store.lock_slot(unit.conn, fact.tenant, fact.slot)
-        job = await store.get_job(unit.conn, fact.job_id)
+        job = await shared_reads.get_job(unit, fact.job_id)
         known = await store.find_deployment(unit.conn, fact.tenant, fact.slot)
         await self._apply(unit, facts.on_deployment_approved(job, fact, known, self._view(unit)))
 
@@ -347,14 +352,17 @@ class Handlers:
                     unit.conn, decision.job.id, unit.envelope, decision.ignored, at=unit.now
                 )
             return False
-        await store.save_job(unit.conn, decision.job)
+        await shared_reads.save_job(unit, decision.job)
+        await self._emit(unit, decision)
+        return decision.job.state is JobState.QUEUED
+
+    async def _emit(self, unit: Unit, decision: Decision) -> None:
         is_its_own = unit.envelope is not None and unit.envelope.key == decision.job.id
         await unit.emit(*decision.events, origin=None if is_its_own else decision.job.origin)
         for event in decision.events:
             log.info("job moved", job_id=event.key, event_type=event.type, attempt=decision.job.attempt)
         for timer in decision.timers:
             await unit.set_timer(timer.payload, at=timer.at)
-        return decision.job.state is JobState.QUEUED
 
     def _view(self, unit: Unit) -> View:
         return View(unit.now, self.policy)
@@ -363,7 +371,7 @@ class Handlers:
         """Return the view with what JobQueued says about capacity and duplicates."""
         config_hash = admission.planned(job).config_hash if job else None
         duplicate = await store.find_duplicate(unit.conn, job, config_hash) if job and config_hash else None
-        return View(unit.now, self.policy, ledger or await queue_store.get_ledger(unit.conn), duplicate)
+        return View(unit.now, self.policy, ledger or await shared_reads.get_ledger(unit), duplicate)
 
 
 def _event_id(unit: Unit) -> str:

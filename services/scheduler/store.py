@@ -1,6 +1,7 @@
 """The scheduler's SQL: one function per question. Only this file and `queue_store.py` know column names."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from asyncpg import Record
@@ -10,7 +11,7 @@ from schemas.envelope import Envelope
 from schemas.lifecycle import JobState
 from services.scheduler.decide.overdue import OpenJob
 from services.scheduler.model import Attempt, Base, Dataset, Deployment, Evaluation, Job
-from shared.errors import ParentUnknown, StaleWrite
+from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
@@ -29,11 +30,14 @@ DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 
 # The joined rows are read by their own statements: after a wait for the lock, a join would still show the
 # attempt as it was before.
-FIND_JOB = f"SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = $1 FOR UPDATE"
+FIND_JOBS = f"""
+    SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE"""
 LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
 LOCK_RUNNING_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'running' FOR UPDATE SKIP LOCKED"
 
-FIND_ATTEMPT = f"SELECT {ATTEMPT.selected} FROM attempt WHERE job_id = $1 AND number = $2"
+FIND_ATTEMPTS = f"""
+    SELECT job_id, {ATTEMPT.selected}
+      FROM attempt JOIN unnest($1::text[], $2::int[]) AS asked (job_id, number) USING (job_id, number)"""
 
 ADD_JOB = f"""
     INSERT INTO job ({JOB.names}, {PROGRESS.names}, base_sha, config_hash)
@@ -63,7 +67,7 @@ LONGEST_QUEUED = """
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
 
-FIND_DATASET = "SELECT facts FROM dataset WHERE dataset_id = $1"
+FIND_DATASETS = "SELECT dataset_id, facts FROM dataset WHERE dataset_id = ANY($1)"
 SAVE_DATASET = """
     INSERT INTO dataset (dataset_id, state, facts) VALUES ($1, $2, $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = $2, facts = $3"""
@@ -114,18 +118,32 @@ PRUNE_ATTEMPTS = """
 RECORD_IGNORED = "INSERT INTO ignored (job_id, event_id, type, reason, at) VALUES ($1, $2, $3, $4, $5)"
 
 
-async def get_job(conn: Connection, job_id: str) -> Job:
-    """Locks the job. A fact about a job that is not known (yet) waits for it."""
-    job = await find_job(conn, job_id)
-    if job is None:
-        raise ParentUnknown(f"job:{job_id}")
-    return job
-
-
 async def find_job(conn: Connection, job_id: str) -> Job | None:
     """Locks the job."""
-    row = await conn.fetchrow(FIND_JOB, job_id)
-    return await _whole(conn, row) if row else None
+    return (await find_jobs(conn, [job_id])).get(job_id)
+
+
+async def find_jobs(conn: Connection, job_ids: Sequence[str]) -> dict[str, Job]:
+    """Lock the jobs, in the order of their ids; return those that there are, by id."""
+    rows = await conn.fetch(FIND_JOBS, job_ids)
+    if not rows:
+        return {}
+    tried = [row for row in rows if row["attempt"]]
+    asked = [row["id"] for row in tried], [row["attempt"] for row in tried]
+    attempts = {row["job_id"]: row for row in await conn.fetch(FIND_ATTEMPTS, *asked)} if tried else {}
+    datasets = await find_datasets(
+        conn, {name for row in rows for name in (row["dataset_id"], *row["later_dataset_ids"])}
+    )
+    return {
+        row["id"]: read(
+            Job,
+            row,
+            dataset=datasets.get(row["dataset_id"]),
+            later_datasets=tuple(map(datasets.get, row["later_dataset_ids"])),
+            run=read(Attempt, attempts[row["id"]]) if row["id"] in attempts else None,
+        )
+        for row in rows
+    }
 
 
 async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
@@ -146,13 +164,19 @@ async def add_job(conn: Connection, job: Job) -> None:
     await conn.execute(ADD_JOB, *row, job.spec.base_sha, job.config_hash)
 
 
-async def save_job(conn: Connection, job: Job) -> None:
-    """Write `job` and its present attempt unless someone wrote it since it was read (StaleWrite)."""
+async def save_job(conn: Connection, job: Job, *, with_attempt: bool = True) -> Job:
+    """Write `job` and its present attempt unless someone wrote it since it was read (StaleWrite); return it as it is
+    then.
+
+    with_attempt: False where that was not changed.
+    """
     key = (job.id, job.revision, job.config_hash)
-    if await conn.fetchval(SAVE_JOB, *key, *PROGRESS.values(job)) is None:
+    revision = await conn.fetchval(SAVE_JOB, *key, *PROGRESS.values(job))
+    if revision is None:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
-    if job.run is not None:
+    if job.run is not None and with_attempt:
         await conn.execute(SAVE_ATTEMPT, job.id, job.tenant, *ATTEMPT.values(job.run))
+    return replace(job, revision=revision)
 
 
 async def open_jobs(conn: Connection) -> list[OpenJob]:
@@ -179,8 +203,12 @@ async def lock_slot(conn: Connection, tenant: str, slot: str) -> None:
 
 
 async def find_dataset(conn: Connection, dataset_id: str) -> Dataset | None:
-    facts = await conn.fetchval(FIND_DATASET, dataset_id)
-    return read(Dataset, facts) if facts else None
+    return (await find_datasets(conn, [dataset_id])).get(dataset_id)
+
+
+async def find_datasets(conn: Connection, dataset_ids: Collection[str]) -> dict[str, Dataset]:
+    rows = await conn.fetch(FIND_DATASETS, [*dataset_ids])
+    return {row["dataset_id"]: read(Dataset, row["facts"]) for row in rows}
 
 
 async def save_dataset(conn: Connection, dataset: Dataset) -> None:
@@ -252,13 +280,4 @@ async def record_ignored(
 
 
 async def _jobs(conn: Connection, rows: Sequence[Record]) -> list[Job]:
-    return [await get_job(conn, row["id"]) for row in rows]
-
-
-async def _whole(conn: Connection, row: Record) -> Job:
-    attempt = await conn.fetchrow(FIND_ATTEMPT, row["id"], row["attempt"])
-    dataset = await find_dataset(conn, row["dataset_id"])
-    later = tuple([await find_dataset(conn, each) for each in row["later_dataset_ids"]])
-    return read(
-        Job, row, dataset=dataset, later_datasets=later, run=read(Attempt, attempt) if attempt else None
-    )
+    return [*(await find_jobs(conn, [row["id"] for row in rows])).values()]

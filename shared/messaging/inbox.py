@@ -11,20 +11,25 @@ from shared.messaging.delivery import Delivery
 from shared.postgres.database import Connection
 from shared.record import Record
 
+# With EXISTS a plan may read all of `waiting` once for all messages.
 FIND_PASTS = """
     SELECT topic, event_id, aggregate_id,
            (SELECT payload_sha256 FROM inbox
              WHERE consumer = $1 AND inbox.topic = asked.topic AND inbox.event_id = asked.event_id) AS applied,
            (SELECT sequence FROM position
              WHERE position.topic = asked.topic AND position.aggregate_id = asked.aggregate_id) AS last,
-           EXISTS (SELECT FROM parked
-                    WHERE parked.topic = asked.topic AND parked.aggregate_id = asked.aggregate_id
-                      AND state = 'parked' AND blocks)
-           OR EXISTS (SELECT FROM waiting
-                       WHERE waiting.topic = asked.topic AND waiting.aggregate_id = asked.aggregate_id) AS is_held,
-           EXISTS (SELECT FROM waiting
-                    WHERE waiting.topic = asked.topic AND waiting.aggregate_id = asked.aggregate_id
-                      AND failures > 0) AS is_behind_failed
+           coalesce(
+               (SELECT true FROM parked
+                 WHERE parked.topic = asked.topic AND parked.aggregate_id = asked.aggregate_id
+                   AND state = 'parked' AND blocks LIMIT 1),
+               (SELECT true FROM waiting
+                 WHERE waiting.topic = asked.topic AND waiting.aggregate_id = asked.aggregate_id LIMIT 1),
+               false) AS is_held,
+           coalesce(
+               (SELECT true FROM waiting
+                 WHERE waiting.topic = asked.topic AND waiting.aggregate_id = asked.aggregate_id
+                   AND failures > 0 LIMIT 1),
+               false) AS is_behind_failed
       FROM unnest($2::text[], $3::text[], $4::text[]) AS asked (topic, event_id, aggregate_id)"""
 # A member that has lost the partition may write late, with a number that the new member has passed.
 INSERT_ENTRIES = """

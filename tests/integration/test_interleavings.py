@@ -221,7 +221,7 @@ async def a_stored_job(race: Race, state: JobState, **changes: Any) -> str:
 
 async def job_of(race: Race, job_id: str) -> Job:
     async with race.database.transaction() as conn:
-        return await scheduler_store.get_job(conn, job_id)
+        return await scheduler_store.find_job(conn, job_id)
 
 
 def about(job_id: str, message: Any) -> Any:

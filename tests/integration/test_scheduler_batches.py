@@ -13,16 +13,20 @@ import pytest
 from deploy.local.stack import Stack
 from schemas.base import Message
 from schemas.envelope import Envelope
+from schemas.job import CancelJob
 from schemas.lifecycle import JobState
-from services.scheduler import queue_store, store
+from services.scheduler import queue_store, shared_reads, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import GRANTS_OF_A_ROUND
 from services.scheduler.handlers import JOBS_TOGETHER, FollowBase, FollowDataset, Handlers
 from services.scheduler.model import Job
 from shared.clock import utc_now
-from shared.messaging.unit import Unit
+from shared.errors import Refused
+from shared.messaging.delivery import Delivery, topic_named
+from shared.messaging.unit import Shared, Unit
 from shared.postgres.database import Connection, register_json
 from shared.postgres.migrate import migrate
+from shared.record import Record
 from tests.builders import a_dataset, a_job, a_job_spec, a_pool
 from tests.integration.scratch import empty_schema
 from tests.unit.scheduler import incoming
@@ -157,7 +161,7 @@ async def test_a_job_that_ended_meanwhile_is_passed_over(
     await scheduler.hear(scheduler.handlers.dataset, READY)
 
     async def just_ended(conn: Connection, *_: Any, **__: Any) -> list[Job]:
-        return [await store.get_job(conn, MODEL)]
+        return [await store.find_job(conn, MODEL)]
 
     monkeypatch.setattr(store, "jobs_on_dataset", just_ended)
     task = FollowDataset(event_id="any", dataset_id=READY.dataset_id)
@@ -197,3 +201,37 @@ async def test_jobs_of_another_base_with_these_files_continue(scheduler: Schedul
     await scheduler.hear(scheduler.handlers.adapters_stale, incoming.stale())
     await scheduler.follow_all()
     assert await scheduler.states() == {"failed": 2, "queued": 3}
+
+
+async def test_messages_that_share_a_transaction_read_their_jobs_at_once(scheduler: Scheduler):
+    await add(scheduler.conn, JobState.QUEUED, count=JOBS_TOGETHER)
+    names = sorted(row["id"] for row in await scheduler.conn.fetch("SELECT id FROM job"))
+    commands = [CancelJob(job_id=name, tenant=a_job().tenant) for name in names]
+    async with scheduler.unit() as unit:
+        unit.shared = shared = Shared([a_delivery(command) for command in commands])
+        for command in commands:
+            await scheduler.handlers.cancel(command, unit)
+        with pytest.raises(Refused, match="is cancelled"):
+            await scheduler.handlers.cancel(commands[0], unit)
+        await shared.end(scheduler.conn)
+    assert await scheduler.states() == {"cancelled": JOBS_TOGETHER}
+    assert await scheduler.emitted("JobCancelled") == names
+    assert scheduler.statements[-1] < 1.5 * JOBS_TOGETHER
+
+
+async def test_a_dataset_that_shares_a_transaction_with_its_jobs_is_read_again(scheduler: Scheduler):
+    await add(scheduler.conn, JobState.VALIDATING, count=1)
+    ready = READY.model_copy(update={"dataset_id": a_job().dataset_id})
+    cancel = CancelJob(job_id=MODEL, tenant=a_job().tenant)
+    async with scheduler.unit() as unit:
+        unit.shared = shared = Shared([a_delivery(cancel), a_delivery(ready)])
+        await shared_reads.get_job(unit, MODEL)
+        await scheduler.handlers.dataset(ready, unit)
+        job = await shared_reads.get_job(unit, MODEL)
+        await shared.end(scheduler.conn)
+    assert job.dataset is not None
+    assert job.state is not JobState.VALIDATING
+
+
+def a_delivery(message: Message) -> Delivery:
+    return Delivery(Record("any", 0, 0, None, (), None), topic_named("job.commands"), an_envelope(), message)

@@ -92,7 +92,7 @@ async def add(database: Database, *jobs: Job) -> None:
 
 async def read(database: Database, job_id: str) -> Job:
     async with database.transaction() as conn:
-        return await store.get_job(conn, job_id)
+        return await store.find_job(conn, job_id)
 
 
 def everything_set(mark: str) -> Job:
@@ -205,7 +205,7 @@ async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database,
     job = a_job_of(mark)
     await add(database, job)
     async with database.transaction() as busy, database.transaction() as conn:
-        await store.get_job(busy, job.id)
+        await store.find_job(busy, job.id)
         assert await store.find_queued_job(conn, job.id) is None
 
 
@@ -371,7 +371,7 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
         states = {job.state for job in await store.jobs_on_base(conn, "tiny", sha, after="", at_most=MANY)}
         assert await store.jobs_on_base(conn, "another", sha, after="", at_most=MANY) == []
         assert await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY) == []
-        saved = History(await store.get_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
+        saved = History(await store.find_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
         await store.save_job(conn, saved)
         (stale,) = await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY)
     assert states == set(JobState) - TERMINAL

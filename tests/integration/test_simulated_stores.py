@@ -56,7 +56,7 @@ FREE: Mapping[str, Callable[[Any], Any]] = {
 }
 """Functions whose statements leave something open, as an order, and their answers without it."""
 SELDOM: Mapping[str, str] = {
-    "scheduler": "everyone_queued find_deployment find_running_job jobs_waiting_for lock_slot record_ignored"
+    "scheduler": "everyone_queued find_deployment find_jobs find_running_job jobs_waiting_for lock_slot record_ignored"
     " save_deployment save_device_limit typical_run_time",
     "provisioner": "add_cordon add_failure list_failures_of_machine remove_cordon",
     "trainer_agent": "keep_claim record_dropped",

@@ -29,11 +29,12 @@ def topic_for(message: type[Message], writer: str) -> Topic:
 
 class Unit:
     __slots__ = (
-        "cancelled_tasks", "conn", "correlation_id", "envelope", "events", "now", "parents", "tasks", "timers", "topic",
+        "cancelled_tasks", "conn", "correlation_id", "envelope", "events", "now", "parents", "shared", "tasks", "timers", "topic",
     )  # fmt: skip
 
     def __init__(self, kernel: "Kernel", now: datetime, envelope: Record | None = None) -> None:
         self.conn: Tables = kernel.tables
+        self.shared: None = None
         self.now = now
         self.envelope = envelope
         self.topic = envelope.topic.name if envelope else ""

@@ -28,6 +28,7 @@ import services.registry.handlers.base_models
 import services.registry.handlers.slots
 import services.registry.handlers.versions
 import services.scheduler.handlers
+import services.scheduler.shared_reads
 import services.serving_controller.handlers
 import services.serving_controller.handlers.messages
 import services.serving_controller.handlers.rounds
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 STORES = {
-    scheduler: (services.scheduler.handlers,),
+    scheduler: (services.scheduler.handlers, services.scheduler.shared_reads),
     provisioner: (
         services.provisioner.handlers.apply,
         services.provisioner.handlers.cluster,

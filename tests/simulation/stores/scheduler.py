@@ -1,7 +1,7 @@
 """`services/scheduler/store.py` and `queue_store.py` in memory."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from schemas.envelope import Envelope
@@ -12,18 +12,11 @@ from services.scheduler.decide.growth import ElasticAttempt
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.model import Base, Dataset, Deployment, Job
-from shared.errors import ParentUnknown, StaleWrite
+from shared.errors import StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
 
 UNSCHEDULED = {JobState.VALIDATING, JobState.QUEUED, JobState.PAUSED}
-
-
-async def get_job(conn: Tables, job_id: str) -> Job:
-    job = await find_job(conn, job_id)
-    if job is None:
-        raise ParentUnknown(f"job:{job_id}")
-    return job
 
 
 async def find_job(conn: Tables, job_id: str) -> Job | None:
@@ -37,6 +30,14 @@ async def find_job(conn: Tables, job_id: str) -> Job | None:
     if not job.later_dataset_ids:
         return job
     return replace(job, later_datasets=tuple(conn.get("dataset", each) for each in job.later_dataset_ids))
+
+
+async def find_jobs(conn: Tables, job_ids: Sequence[str]) -> dict[str, Job]:
+    jobs: dict[str, Job] = {}
+    for job_id in sorted(job_ids):
+        if (job := await find_job(conn, job_id)) is not None:
+            jobs[job_id] = job
+    return jobs
 
 
 async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
@@ -55,14 +56,17 @@ async def find_running_job(conn: Tables, job_id: str) -> Job | None:
 
 async def add_job(conn: Tables, job: Job) -> None:
     conn.put("job", job.id, job)
+    if job.state is JobState.QUEUED:
+        conn.put("queued", job.id, job.id)
 
 
-async def save_job(conn: Tables, job: Job) -> None:
+async def save_job(conn: Tables, job: Job, *, with_attempt: bool = True) -> Job:
     known: Job = conn.get("job", job.id)
     if known.revision != job.revision:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
-    conn.put("job", job.id, replace(job, revision=job.revision + 1))
-    if job.run is not None:
+    saved = replace(job, revision=job.revision + 1)
+    conn.put("job", job.id, saved)
+    if job.run is not None and with_attempt:
         name = (job.id, job.run.number)
         if conn.get("attempt", name) is None:
             conn.put("attempt", name, True)
@@ -73,6 +77,7 @@ async def save_job(conn: Tables, job: Job) -> None:
         conn.put("queued", job.id, job.id)
     elif conn.get("queued", job.id):
         conn.delete("queued", job.id)
+    return saved
 
 
 async def open_jobs(conn: Tables) -> list[OpenJob]:
@@ -144,7 +149,7 @@ def _open_on_base(conn: Tables, base_model: str, base_sha: str) -> list[Job]:
 
 async def _batch(conn: Tables, jobs: Iterable[Job], *, after: str, at_most: int) -> list[Job]:
     behind = sorted((job for job in jobs if job.id > after), key=_by_id)
-    return [await get_job(conn, job.id) for job in behind[:at_most]]
+    return [*(await find_jobs(conn, [job.id for job in behind[:at_most]])).values()]
 
 
 async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
@@ -156,7 +161,7 @@ async def jobs_waiting_for(conn: Tables, deployment: Deployment) -> list[Job]:
         and job.evaluation.approval is not None
         and job.evaluation.approval.slot == deployment.slot
     ]
-    return [await get_job(conn, job.id) for job in sorted(jobs, key=_by_id)]
+    return [*(await find_jobs(conn, [job.id for job in jobs])).values()]
 
 
 async def find_duplicate(conn: Tables, job: Job, config_hash: str) -> str | None:
