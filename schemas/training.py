@@ -287,6 +287,8 @@ class RunnerStopped(RunnerReport):
     failure_class: FailureClass | None = None
     message: str = ""
     """Why, for people."""
+    lost_peer: bool = False
+    """Whether it failed because it did not hear another node any more, of which it knows nothing else."""
     last_step: Step
     bundle: BundleRef | None = None
     exit_code: int | None = None

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from services.provisioner.model import Attempt, Pool
+from services.provisioner.backends.protocol import AttemptStatus, Cause
+from services.provisioner.model import Attempt, Node, Pool
 from shared.errors import Refused
 
 FAILURES_WITHIN = timedelta(hours=24)
@@ -57,6 +58,19 @@ def failure_of(attempt: Attempt, pool: Pool, node_id: str, message: str, *, now:
         attempt.number,
         failed_at=now,
         message=message,
+    )
+
+
+def lost_unnoticed(attempt: Attempt, pool: Pool, status: AttemptStatus | None) -> tuple[Node, ...]:
+    """Return the nodes of an attempt that has ended whose machine the backend lost, though another node failed first.
+
+    In a gang that is the usual order: a peer that hears nothing any more fails before anybody misses the machine.
+    """
+    members = {member.index: member for member in status.members} if status and not pool.is_local else {}
+    return tuple(
+        replace(node, host=members[node.index].host or node.host)
+        for node in attempt.nodes
+        if not node.has_ended and node.index in members and members[node.index].cause is Cause.NODE_LOST
     )
 
 

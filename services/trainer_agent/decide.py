@@ -300,13 +300,16 @@ def _close_without_word(attempt: Attempt, message: str) -> Decision:
 
 
 def _fail_by_claim(attempt: Attempt, claim: RunnerStopped) -> Decision:
-    """Fail with the claim's class. What a machine did names its node, so that a person knows where to look."""
+    """Fail with the claim's class. What a machine did names its node, so that a person knows where to look; but who
+    does not hear its peer any more is no evidence against its own machine.
+    """
     failure, message = claim.failure_class or FailureClass.INTERNAL, claim.message
     runner = attempt.runner(claim.node_index)
     node_id = runner.node_id if runner else None
     if node_id is not None and failure is FailureClass.INFRA:
         message = f"node {node_id}: {message}"
-    return _fail(attempt, failure, message, node_id=node_id)
+    is_alone = attempt.nodes is not None and len(attempt.nodes) == 1
+    return _fail(attempt, failure, message, node_id=None if claim.lost_peer and not is_alone else node_id)
 
 
 def _fail(attempt: Attempt, failure: FailureClass, message: str, *, node_id: str | None = None) -> Decision:

@@ -1,18 +1,16 @@
 """The road of a job whose nodes are a cluster's: a gang of two, an outage of what schedules it, machines that others
 take, a machine that dies, the gate, chat."""
 
-import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from schemas.job import JobRequeued, JobScheduled
 from schemas.node import NodeLost, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
-from shared.processes.identity import marked
+from shared.processes.identity import marked, signal_marked
 from tests.e2e import material
 from tests.e2e.conftest import Platform
 
@@ -89,22 +87,10 @@ def after_step(step: int) -> Callable[[dict[str, Any]], bool]:
     return lambda job: job["retune"]["last_step"] >= step
 
 
-def kill_all_of(platform: Platform, node_id: str) -> None:
+def kill_all_of(node_id: str) -> None:
     """SIGKILL to all that runs on the node."""
-    node = f"RUNNER_NODE_ID={node_id}"
-    killed = [
-        process.pid for process in marked(platform.stack.state.mark) if node in environment_of(process.pid)
-    ]
-    assert killed, f"no process has {node}"
-    for pid in killed:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def environment_of(pid: int) -> str:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/environ").read_text()
-    return ""
+    assert list(marked(f"RUNNER_NODE_ID={node_id}")), f"nothing runs on {node_id}"
+    signal_marked(f"RUNNER_NODE_ID={node_id}", signal.SIGKILL)
 
 
 async def _restart_provisioner(platform: Platform) -> None:

@@ -42,7 +42,7 @@ async def test_it_goes_on_with_one_of_two_nodes_and_grows_to_two(platform: Platf
     )
     await platform.until(job_id, lambda job: job["retune"]["last_step"] >= 20, "its twentieth step")
     platform.retune("nodes", "set-capacity", POOL, "1")
-    kill_all_of(platform, f"a-{job_id}-e1-n1")
+    kill_all_of(f"a-{job_id}-e1-n1")
     alone = await platform.until(job_id, lambda job: job["retune"]["attempt"] == 2, "the second attempt")
     began_at = alone["retune"]["last_step"]
     await platform.until(

@@ -68,7 +68,7 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_kubernetes(platform,
         pod = pod_of(kubernetes, attempt, 1)
         machine: str = kubernetes.request("GET", f"{PLACE}/pods/{pod}")["spec"]["nodeName"]
         kubernetes.kill(machine)
-        kill_all_of(platform, f"{attempt}-n1")
+        kill_all_of(f"{attempt}-n1")
         yield machine
         kubernetes.start_node(machine)
 

@@ -69,7 +69,7 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_slurm(platform, slur
         names = slurm.run("squeue", "--noheader", f"--name={attempt}", "--format=%N").strip()
         machine = slurm.run("scontrol", "show", "hostnames", names).split()[1]
         slurm.kill(machine)
-        kill_all_of(platform, f"{attempt}-n1")
+        kill_all_of(f"{attempt}-n1")
         yield machine
         slurm.start_node(machine)
 

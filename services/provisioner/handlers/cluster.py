@@ -25,6 +25,7 @@ from services.provisioner.handlers.apply import (
     ReleaseNodes,
     apply,
 )
+from services.provisioner.handlers.machines import record_unnoticed
 from services.provisioner.model import Attempt, AttemptState
 from services.provisioner.node_keys import NodeKeys
 from shared.errors import Rejected
@@ -110,15 +111,19 @@ class Cluster:
         attempt = await _get(unit, task)
         await apply(unit, attempt, decide.on_create_failed(attempt, _code(error), str(error)))
 
-    async def release(self, task: ReleaseNodes) -> None:
-        """Remove the attempt, from all backends where nobody knows which has it."""
+    async def release(self, task: ReleaseNodes) -> AttemptStatus | None:
+        """Remove the attempt, from all backends where nobody knows which has it. Return how it ended."""
+        status = None
         for backend in [self.backends.of(task.pool)] if task.pool else self.backends.all():
             await backend.stop(task.name, task.grace_seconds)
+            status = await backend.inspect(task.name) or status
             await backend.forget(task.name)
         failpoint("provider.delete.after")
+        return status
 
-    async def released(self, task: ReleaseNodes, result: None, unit: Unit) -> None:
+    async def released(self, task: ReleaseNodes, result: AttemptStatus | None, unit: Unit) -> None:
         attempt = await _get(unit, task)
+        await record_unnoticed(unit, attempt, result)
         await apply(unit, attempt, decide.on_released(attempt, now=unit.now))
 
     async def notify(self, task: NotifyNode) -> None:

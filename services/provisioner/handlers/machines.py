@@ -4,6 +4,7 @@ from schemas.base import FailureClass
 from schemas.node import CordonMachine, MachineCordoned, MachineUncordoned, NodeLost, UncordonMachine
 from schemas.training import TrainingFailed
 from services.provisioner import machines, store
+from services.provisioner.backends.protocol import AttemptStatus
 from services.provisioner.handlers.leases import announce
 from services.provisioner.machines import FAILURES_WITHIN, Cordon
 from services.provisioner.model import Attempt, Pool
@@ -38,6 +39,14 @@ async def record(unit: Unit, attempt: Attempt, lost: NodeLost) -> None:
     """Keep that a node was lost, and cordon its machine where that is once too often."""
     if lost.failure_class is FailureClass.INFRA:
         await _record(unit, attempt, lost.node_id, lost.message)
+
+
+async def record_unnoticed(unit: Unit, attempt: Attempt, status: AttemptStatus | None) -> None:
+    """Keep which machines of an attempt that has ended were lost, where nobody said so while it ran."""
+    pool = await store.lock_pool(unit.conn, attempt.pool)
+    for node in machines.lost_unnoticed(attempt, pool, status) if pool else ():
+        message = f"machine {node.host} of node {node.node_id} was lost"
+        await _record(unit, attempt.with_node(node), node.node_id, message)
 
 
 async def _record(unit: Unit, attempt: Attempt, node_id: str, message: str) -> None:

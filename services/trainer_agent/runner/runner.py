@@ -175,6 +175,7 @@ class Runner:
                     outcome=ending.outcome.value,
                     failure_class=ending.failure_class,
                     message=ending.message,
+                    lost_peer=ending.lost_peer,
                     last_step=ending.last_step,
                     bundle=ending.bundle,
                     exit_code=ending.return_code,

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.trainer_agent.protocol import Ended, Outcome, TrainingOrder
 from services.trainer_agent.training.device import on_ordered_device
 from services.trainer_agent.training.distributed import World, joined
-from services.trainer_agent.training.failures import classify, describe
+from services.trainer_agent.training.failures import classify, describe, is_of_peer
 from services.trainer_agent.training.loop import train
 from services.trainer_agent.training.reports import Reports
 from services.trainer_agent.training.setup import compare, prepare
@@ -34,6 +34,7 @@ def run_child(work_dir: Path, world: World, stop: StopRequest) -> Outcome:
             outcome=Outcome.FAILED,
             failure_class=classify(error),
             message=describe(error),
+            lost_peer=is_of_peer(error),
             last_step=reports.last_step,
         )
         reports.end(failure)

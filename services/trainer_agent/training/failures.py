@@ -77,6 +77,13 @@ def classify(error: BaseException) -> FailureClass:
     return FailureClass.INTERNAL
 
 
+def is_of_peer(error: BaseException) -> bool:
+    """Return whether all that is known is that a process does not hear another one any more."""
+    return bool(_type_names(error) & _INFRA_TYPES) or (
+        isinstance(error, RuntimeError | ConnectionError) and _mentions(error, _INFRA_WORDS)
+    )
+
+
 def describe(error: BaseException) -> str:
     """Return one line: a known failure's own sentence, else the error's text with its type before it."""
     sentence = " ".join(str(error).split())[:2000]

@@ -6,12 +6,14 @@ from datetime import timedelta
 import pytest
 
 from services.provisioner import decide
+from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.decide import Create
 from services.provisioner.machines import (
     Failure,
     avoided,
     cordon_after,
     failure_of,
+    lost_unnoticed,
     on_cordon,
     on_uncordon,
 )
@@ -51,6 +53,25 @@ class TestFailure:
         assert failure_of(running(), a_pool(), "a-ftjob-1-e1-n7", "gone", now=NOON) is None
         nodes = tuple(replace(node, machine=None) for node in running().nodes)
         assert failure_of(running(nodes=nodes), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
+
+
+class TestLostUnnoticed:
+    def test_are_machines_that_the_cluster_lost_and_nobody_reported(self):
+        attempt = running()
+        members = (
+            Member(0, MemberState.ENDED, cause=Cause.CANCELLED, host="n1"),
+            Member(1, MemberState.ENDED, cause=Cause.NODE_LOST, host="n2"),
+        )
+        status = AttemptStatus(attempt.name, members)
+        [node] = lost_unnoticed(attempt, a_cluster(), status)
+        assert (node.index, node.host) == (1, "n2")
+        reported = attempt.with_node(replace(attempt.nodes[1], has_ended=True))
+        assert lost_unnoticed(reported, a_cluster(), status) == ()
+        assert lost_unnoticed(attempt, a_cluster(), None) == ()
+
+    def test_are_none_of_this_machine_where_processes_were_ended(self):
+        members = (Member(1, MemberState.ENDED, cause=Cause.NODE_LOST, host="here"),)
+        assert lost_unnoticed(running(), a_pool(), AttemptStatus("a", members)) == ()
 
 
 class TestCordonAfter:

@@ -292,6 +292,15 @@ class TestEndOfAnAttempt:
         node_id = attempt.runner(node_index).node_id
         assert (failed.node_id, failed.message) == (node_id, f"node {node_id}: no device")
 
+    @pytest.mark.parametrize(("nodes", "named"), [(("a", "b"), False), (("a",), True)])
+    def test_who_does_not_hear_its_peer_is_named_where_no_other_node_is(self, nodes, named):
+        claim = stopped(outcome="failed", failure_class=FailureClass.INFRA, message="reset", lost_peer=True)
+        attempt = replace(in_training(), nodes=nodes)
+        failed = only(on_stopped(attempt, claim), TrainingFailed)
+        node_id = attempt.runner(0).node_id
+        assert failed.message == f"node {node_id}: reset"
+        assert failed.node_id == (node_id if named else None)
+
     def test_of_a_runner_that_never_reported_no_node_is_named(self):
         attempt = in_training(runners=(a_runner(0),), last_step=9)
         claim = stopped(1, outcome="failed", failure_class=FailureClass.INFRA, message="no device")

@@ -3,7 +3,7 @@ import errno
 import pytest
 
 from schemas.base import FailureClass
-from services.trainer_agent.training.failures import TrainingFailed, classify, describe
+from services.trainer_agent.training.failures import TrainingFailed, classify, describe, is_of_peer
 
 
 class OutOfMemoryError(RuntimeError):
@@ -83,3 +83,17 @@ def test_words_of_devices_in_errors_of_programs_mean_nothing():
 def test_a_description_is_one_line_that_names_an_unknown_error():
     assert describe(ValueError("two\nlines")) == "ValueError: two lines"
     assert describe(TrainingFailed(FailureClass.USER, "token 9 is unknown")) == "token 9 is unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_peers"),
+    [
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"), True),
+        (ConnectionResetError("Connection reset by peer"), True),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), False),
+        (OSError(28, "No space left on device"), False),
+        (KeyError("gloo"), False),
+    ],
+)
+def test_a_peer_that_is_not_heard_is_known_from_a_machine_that_fails(error, is_peers):
+    assert is_of_peer(error) is is_peers
