@@ -137,6 +137,9 @@ class AllocatedNode(Value):
     public_key: PublicKey | None = None
     """Ed25519 key that proves what the node reports and measures: what it did not sign counts for nothing. None in
     older messages, and of nodes that were started without a key."""
+    address: str | None = None
+    """Address at which the other nodes of the attempt reach it, as the cluster backend has it. None in older messages
+    and where the backend does not know it, which it does of an attempt of several nodes."""
 
 
 def key_of_first(nodes: Iterable[AllocatedNode]) -> str | None:

@@ -145,11 +145,12 @@ def on_created(
     is_queued: bool = False,
     waiting_for: str = "",
     public_keys: Sequence[str] = (),
+    addresses: Sequence[str] = (),
 ) -> Decision:
     """Announce the nodes, or that they are queued, or release them after a stop.
 
     `has_nodes`: False if it was stopped before its turn came. `waiting_for`: what the backend says of its queue.
-    `public_keys`: of all nodes, or none where they were started without.
+    `public_keys`, `addresses`: of all nodes, or none where they were started without, or the backend has none.
     """
     if attempt.state is not AttemptState.CREATING:
         return Decision(attempt)
@@ -164,10 +165,10 @@ def on_created(
     if is_queued:
         queued = attempt.to(AttemptState.QUEUED)
         return Decision(queued, (NodesQueued(**_who(queued), pool=queued.pool, waiting_for=waiting_for),))
-    return _run(attempt, now)
+    return _run(attempt, now, addresses)
 
 
-def _run(attempt: Attempt, now: datetime) -> Decision:
+def _run(attempt: Attempt, now: datetime, addresses: Sequence[str]) -> Decision:
     """Announce the nodes. They cost from now on, and the time to start counts from now on."""
     assert attempt.start_deadline is not None, "only a stop of an unknown attempt has no start deadline"
     nodes = tuple(replace(node, allocated_at=now) for node in attempt.nodes)
@@ -179,7 +180,7 @@ def _run(attempt: Attempt, now: datetime) -> Decision:
         **_who(running),
         pool=running.pool,
         capacity_type=running.capacity_type,
-        nodes=tuple(node.allocated for node in nodes),
+        nodes=running.allocated_at(addresses),
         start_deadline=deadline if wait else None,
     )
     return Decision(running, (event,), wake_at=deadline + START_SLACK)
@@ -257,7 +258,7 @@ def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decisio
         causes = ", ".join(sorted({str(member.cause) for member in status.members}))
         message = f"{attempt.name} ended in the backend's queue: {causes}"
         return on_create_failed(attempt, BACKEND_FAILED, message)
-    begun = _run(attempt, now)
+    begun = _run(attempt, now, status.addresses)
     return begun.then(on_status(begun.attempt, status, now=now))
 
 

@@ -1,6 +1,6 @@
 """Pools, and the devices that the nodes of an attempt have of one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -247,6 +247,12 @@ class Attempt:
     def held(self) -> int:
         """Number of nodes of the pool that this attempt holds."""
         return sum(node.released_at is None for node in self.nodes)
+
+    def allocated_at(self, addresses: Sequence[str]) -> tuple[AllocatedNode, ...]:
+        """Return the nodes with where they are. `addresses`: of all of them, or none."""
+        known = addresses or [None] * len(self.nodes)
+        located = zip(self.nodes, known, strict=True)
+        return tuple(node.allocated.model_copy(update={"address": address}) for node, address in located)
 
     def with_node(self, changed: Node) -> "Attempt":
         nodes = tuple(changed if node.index == changed.index else node for node in self.nodes)

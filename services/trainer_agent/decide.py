@@ -133,6 +133,8 @@ def on_runner_started(
         return Decision(attempt)  # the same report, come again
     if attempt.state is AttemptState.TRAINING:
         return _on_second_start(attempt, claim)
+    if reason := _why_not_its_address(attempt, claim):
+        return replace(_fail(attempt, FailureClass.INFRA, reason, node_id=claim.node_id), dropped=reason)
     known = attempt.with_runner(
         Runner(claim.node_index, claim.node_id, claim.host, claim.port, report_id, seen_at=now)
     )
@@ -266,11 +268,27 @@ def _why_not_its_own(attempt: Attempt, claim: RunnerReport, *, node_id: str | No
     return ""
 
 
+def _why_not_its_address(attempt: Attempt, claim: RunnerStarted) -> str:
+    """Return why the other nodes of the gang would not find it where its cluster backend has it; empty if they do."""
+    if attempt.addresses is None or len(attempt.addresses) == 1:
+        return ""
+    address = attempt.addresses[claim.node_index]
+    if claim.host == address:
+        return ""
+    return f"node {claim.node_id} says that it is reached at {claim.host[:100]}, its cluster backend has {address}"
+
+
 def _with_nodes(attempt: Attempt, nodes: tuple[AllocatedNode, ...]) -> Attempt:
     by_index = sorted(nodes, key=lambda node: node.index)
     keys = tuple(node.public_key for node in by_index if node.public_key is not None)
     public_keys = keys if keys and len(keys) == len(nodes) else None
-    return replace(attempt, nodes=tuple(node.node_id for node in by_index), public_keys=public_keys)
+    addresses = tuple(node.address for node in by_index if node.address is not None)
+    return replace(
+        attempt,
+        nodes=tuple(node.node_id for node in by_index),
+        public_keys=public_keys,
+        addresses=addresses if addresses and len(addresses) == len(nodes) else None,
+    )
 
 
 def _close_on_word_of_runner_0(attempt: Attempt, claim: RunnerStopped) -> Decision:

@@ -75,6 +75,8 @@ class Attempt:
     """Ids of the attempt's nodes, by index; None while the provisioner has not said which they are."""
     public_keys: tuple[str, ...] | None = None
     """Of its nodes, by index. None where they have none: their provisioner was of an older release."""
+    addresses: tuple[str, ...] | None = None
+    """Of its nodes, by index, as their cluster backend has them. None where it has not said: claims say it then."""
     state: AttemptState = AttemptState.GATHERING
     runners: tuple[Runner, ...] = ()
     stop: Stop | None = None

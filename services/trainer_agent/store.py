@@ -16,7 +16,7 @@ OPEN_ATTEMPT = """
 
 ATTEMPT = Columns(
     "state, job_order=order, nodes, stop_reason=stop.reason, stop_deadline=stop.deadline, failure_class=failure,"
-    " nodes_released, last_step, last_bundle, origin, public_keys"
+    " nodes_released, last_step, last_bundle, origin, public_keys, addresses"
 )
 RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped")
 

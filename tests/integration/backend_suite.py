@@ -55,6 +55,7 @@ if os.fork() == 0:
     os._exit(0)
 key = Path(os.environ["RUNNER_NODE_KEY_FILE"])
 note(f"key {key} {key.read_text()}")
+note(f"host {os.environ['RUNNER_HOST']}")
 note("started")
 while True:
     time.sleep(600)
@@ -159,6 +160,12 @@ class BackendSuite:
             assert key == NODE_KEYS.private(spec.name, index)
             assert stat.S_IMODE(Path(file).stat().st_mode) & 0o077 == 0
             assert stat.S_IMODE(Path(file).parent.stat().st_mode) & 0o077 == 0
+
+    async def test_each_node_is_where_the_backend_has_it(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        status = await self.until_shown(backend, spec, lambda status: bool(status.addresses))
+        for index, address in enumerate(status.addresses):
+            assert f"host {address}" in self.words(tmp_path, index)
 
     async def test_creating_often_is_creating_once(self, backend, spec, tmp_path):
         await asyncio.gather(*(backend.start(spec) for _ in range(8)))

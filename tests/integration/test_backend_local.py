@@ -24,7 +24,9 @@ from tests.unit.shared.environments import SECRETS
 class TestLocalBackend(BackendSuite):
     @pytest.fixture
     def restarted(self, tmp_path: Path):
-        (tmp_path / "runner.env").write_text("RUNNER_KAFKA_BOOTSTRAP='127.0.0.1:9'\n")
+        (tmp_path / "runner.env").write_text(
+            "RUNNER_KAFKA_BOOTSTRAP='127.0.0.1:9'\nRUNNER_HOST='elsewhere'\n"
+        )
         return lambda: LocalBackend(
             tmp_path / "nodes",
             runner_env_file=tmp_path / "runner.env",

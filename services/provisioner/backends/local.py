@@ -48,6 +48,8 @@ POLL_SECONDS = 0.2
 RESYNC_POLLS = 25
 START_SECONDS = 30.0
 KILL_SECONDS = 10.0
+ADDRESS = "127.0.0.1"
+"""At which nodes of this machine reach each other."""
 
 
 class LocalBackend:
@@ -124,6 +126,7 @@ class LocalBackend:
             "RUNNER_WORK_DIR": str(node / "work"),
             "RUNNER_NOTICE_FILE": str(node / "notice"),
             "RUNNER_GRANT_FILE": str(node / "grant"),
+            "RUNNER_HOST": ADDRESS,
             **key_env(node),
         }
 
@@ -153,7 +156,11 @@ def _inspect(root: Path) -> AttemptStatus | None:
 
 def _member(node: Path) -> Member:
     member = Member(
-        int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), host=platform.node()
+        int(node.name),
+        MemberState.STARTING,
+        notice_deadline=notice_deadline(node),
+        host=platform.node(),
+        address=ADDRESS,
     )
     identity = _identity(node)
     if identity is None:

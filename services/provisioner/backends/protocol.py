@@ -97,6 +97,8 @@ class Member:
     """Why it ended; None while it has not."""
     host: str = ""
     """Name of the machine that it runs on, once that is known."""
+    address: str = ""
+    """Address at which the other nodes reach it, as the backend has it, once that is known."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,12 @@ class AttemptStatus:
     """While it is queued: why the backend will never start it, in its words."""
     has_keys: bool = False
     """Whether its nodes were given the keys that prove their claims; an older release gave them none."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the address of each node; none where one is not known."""
+        addresses = tuple(member.address for member in self.members)
+        return addresses if all(addresses) else ()
 
     @property
     def is_queued(self) -> bool:

@@ -59,6 +59,8 @@ class Created:
     waiting_for: str = ""
     public_keys: tuple[str, ...] = ()
     """Of all nodes; none where they were started without."""
+    addresses: tuple[str, ...] = ()
+    """Of all nodes; none where the backend does not know them."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,11 @@ class Cluster:
         given = range(task.nodes) if status.has_keys else ()
         keys = tuple(self.node_keys.public(task.name, index) for index in given)
         return Created(
-            has_nodes=True, is_queued=status.is_queued, waiting_for=status.waiting_for, public_keys=keys
+            has_nodes=True,
+            is_queued=status.is_queued,
+            waiting_for=status.waiting_for,
+            public_keys=keys,
+            addresses=status.addresses,
         )
 
     async def created(self, task: CreateNodes, result: Created, unit: Unit) -> None:
@@ -103,6 +109,7 @@ class Cluster:
             is_queued=result.is_queued,
             waiting_for=result.waiting_for,
             public_keys=result.public_keys,
+            addresses=result.addresses,
             now=unit.now,
         )
         await apply(unit, attempt, decision)

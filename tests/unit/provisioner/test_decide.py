@@ -234,6 +234,24 @@ class TestKeys:
         assert [node.public_key for node in event.nodes] == [None, None]
 
 
+class TestAddresses:
+    """Where the nodes are is announced as their backend has it, for all of them or none."""
+
+    def test_are_announced_when_the_nodes_are_there(self):
+        decision = decide.on_created(creating(), has_nodes=True, addresses=("h0", "h1"), now=NOON)
+        assert [node.address for node in decision.events[0].nodes] == ["h0", "h1"]
+
+    def test_are_announced_when_the_queue_is_left(self):
+        located = [
+            replace(each, address=f"h{each.index}") for each in members(MemberState.RUNNING, host="n3")
+        ]
+        assert [node.address for node in shown(queued(), *located).events[0].nodes] == ["h0", "h1"]
+
+    def test_of_some_nodes_are_those_of_none(self):
+        some = [replace(each, address="h" * each.index) for each in members(MemberState.RUNNING, host="n3")]
+        assert [node.address for node in shown(queued(), *some).events[0].nodes] == [None, None]
+
+
 class TestQueue:
     """An attempt that waits in the backend's own queue."""
 

@@ -143,7 +143,7 @@ class TestManifest:
 
 
 def a_pod(index: int = 0, **changes: Any) -> Pod:
-    fields = {"phase": "Running", "host": "k1", "has_started": True, **changes}
+    fields = {"phase": "Running", "host": "k1", "address": f"10.1.0.{index}", "has_started": True, **changes}
     return Pod(f"a-x-e1-{index}-abc", f"uid-{index}", "a-x-e1", index, **fields)
 
 
@@ -182,7 +182,17 @@ class TestStatus:
 
     def test_a_pod_starts_until_its_container_runs(self):
         assert member(a_pod(phase="Pending", has_started=False)).state is MemberState.STARTING
-        assert member(a_pod()) == Member(0, MemberState.RUNNING, host="k1")
+        assert member(a_pod()) == Member(0, MemberState.RUNNING, host="k1", address="10.1.0.0")
+
+    def test_a_gang_waits_until_the_cluster_says_where_its_pods_are(self):
+        nowhere = a_pod(1, address="", has_started=False, scheduled_at=NOW)
+        seen = status(a_pod(), nowhere, nodes=2)
+        assert (seen.is_queued, seen.addresses) == (True, ())
+        assert seen.waiting_for == "a-x-e1-1-abc to have an address"
+        assert status(a_pod(), a_pod(1), nodes=2).addresses == ("10.1.0.0", "10.1.0.1")
+        assert not status(a_pod(address=""), nodes=1).is_queued
+        late = status(a_pod(scheduled_at=NOW - timedelta(seconds=60)), nowhere, nodes=2)
+        assert late.refusal.endswith("for the others: a-x-e1-1-abc to have an address")
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
     @pytest.mark.parametrize("code", [0, 1, 137, 143])
@@ -257,7 +267,9 @@ class TestStatus:
         assert member(job=Job("a-x-e1", is_over=True)).cause is Cause.NODE_LOST
 
     def test_what_is_recorded_counts_whatever_is_there(self):
-        first = member(a_pod(phase="Failed", exit_code=143, ends_at=NOW, disruption="EvictionByEvictionAPI"))
+        first = member(
+            a_pod(phase="Failed", exit_code=143, ends_at=NOW, disruption="EvictionByEvictionAPI", address="")
+        )
         seen = {0: seen_of(first)}
         assert member(seen=seen, job=None) == first
         assert member(a_pod(host="k2"), seen=seen) == first
@@ -291,6 +303,7 @@ POD = {
     "spec": {"nodeName": "k2"},
     "status": {
         "phase": "Failed",
+        "podIP": "10.1.0.7",
         "conditions": [
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-27T11:59:30Z"},
             {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
@@ -303,6 +316,7 @@ POD = {
 class TestParsing:
     def test_a_pod(self):
         pod = parse_pod(POD)
+        assert (pod.address, parse_pod(POD | {"status": {}}).address) == ("10.1.0.7", "")
         assert (pod.attempt, pod.index, pod.host, pod.exit_code) == ("a-x-e1", 1, "k2", 143)
         assert pod.notice == NOW + timedelta(seconds=0.25)
         assert (pod.ends_at, pod.scheduled_at) == (NOW + timedelta(seconds=1), NOW - timedelta(seconds=30))

@@ -9,13 +9,17 @@ import pytest
 from services.provisioner.backends.protocol import AttemptSpec, Cause
 from services.provisioner.backends.slurm.jobs import (
     Machine,
+    MachineState,
     comment_of,
     folder_of,
     parse_jobs,
     parse_machines,
 )
 from services.provisioner.backends.slurm.script import batch_script, sbatch_arguments
+from services.provisioner.backends.slurm.status import Cluster
 from services.provisioner.settings import SlurmPool
+
+NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 RUNNING = {
     "job_id": 1,
@@ -86,15 +90,28 @@ def test_after_a_preemption_no_state_tells_the_cause(state):
 
 
 def test_states_of_machines():
-    printed = "n1|allocated\nn2|draining\nn3|drained\nn4|down*\nn5|idle*\nn6|mixed\nn1|allocated\n"
+    printed = (
+        "n1|allocated|a\nn2|draining|b\nn3|drained|c\nn4|down*|d\nn5|idle*|e\nn6|mixed|f\nn1|allocated|a\n"
+    )
     assert parse_machines(printed) == {
-        "n1": Machine.UP,
-        "n2": Machine.DRAINING,
-        "n3": Machine.DRAINING,
-        "n4": Machine.LOST,
-        "n5": Machine.LOST,
-        "n6": Machine.UP,
+        "n1": Machine(MachineState.UP, "a"),
+        "n2": Machine(MachineState.DRAINING, "b"),
+        "n3": Machine(MachineState.DRAINING, "c"),
+        "n4": Machine(MachineState.LOST, "d"),
+        "n5": Machine(MachineState.LOST, "e"),
+        "n6": Machine(MachineState.UP, "f"),
     }
+
+
+def test_a_node_is_at_the_address_of_its_jobs_machine_of_that_index():
+    machines = {
+        name: Machine(MachineState.UP, address) for name, address in (("n1", "10.0.0.1"), ("n2", "ib2"))
+    }
+    seen = job()
+    cluster = Cluster((seen,), machines, NOW, {seen.id: ("n1", "n2", "n3")})
+    assert seen.machines == "n[1-2]"
+    assert [cluster.address(seen, index) for index in range(4)] == ["10.0.0.1", "ib2", "", ""]
+    assert (cluster.address(None, 0), Cluster((seen,), machines, NOW).address(seen, 0)) == ("", "")
 
 
 @pytest.mark.parametrize("comment", ["", "mine", "[]", '"retune"', '{"a": 1}'])

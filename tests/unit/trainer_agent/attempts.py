@@ -78,7 +78,7 @@ def in_training(**changes: object) -> Attempt:
 
 def started(index: int = 0, *, attempt: int = 1, **changes: object) -> RunnerStarted:
     fields = WHO | {"attempt": attempt, "node_index": index, "node_id": f"node-{index}"} | changes
-    return RunnerStarted(host="127.0.0.1", port=4000 + index, **fields)
+    return RunnerStarted(**{"host": "127.0.0.1", "port": 4000 + index} | fields)
 
 
 def given(*indices: int) -> tuple[AllocatedNode, ...]:

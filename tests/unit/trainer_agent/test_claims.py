@@ -5,6 +5,7 @@ from itertools import permutations, product
 
 import pytest
 
+from schemas.base import FailureClass
 from schemas.envelope import Origin
 from schemas.job import StopReason
 from schemas.training import RunnerStarted, StopTraining
@@ -175,3 +176,35 @@ class TestWhoseClaimIsProved:
         unknown = replace(an_attempt(), nodes=None)
         assert decide.on_nodes_released(unknown, event).attempt.public_keys == KEYS[:1]
         assert decide.on_nodes_released(an_attempt(), event).attempt.public_keys is None
+
+
+class TestWhereANodeIs:
+    """Nodes of a gang meet where their cluster backend has them."""
+
+    ADDRESSES = ("127.0.0.1", "10.0.0.2")
+
+    def test_addresses_come_with_the_nodes_by_their_index_and_all_or_none(self):
+        located = [node.model_copy(update={"address": self.ADDRESSES[node.index]}) for node in given(1, 0)]
+        event = provisioned().model_copy(update={"nodes": tuple(located)})
+        assert decide.on_nodes_provisioned(an_attempt(), event).attempt.addresses == self.ADDRESSES
+        some = event.model_copy(update={"nodes": (located[0], *given(0))})
+        assert decide.on_nodes_provisioned(an_attempt(), some).attempt.addresses is None
+
+    def test_a_start_elsewhere_fails_the_attempt_and_is_recorded(self):
+        attempt = an_attempt(addresses=self.ADDRESSES)
+        assert not on_started(attempt, started(0)).dropped
+        elsewhere = on_started(attempt, started(1, host="10.6.6.6"))
+        sentence = "node node-1 says that it is reached at 10.6.6.6, its cluster backend has 10.0.0.2"
+        assert elsewhere.dropped == sentence
+        [failed] = elsewhere.messages
+        assert (failed.failure_class, failed.message) == (FailureClass.INFRA, sentence)
+        assert elsewhere.attempt.runner(1) is None
+
+    def test_a_node_alone_is_asked_for_no_address(self):
+        alone = an_attempt(nodes=1, addresses=("10.0.0.2",))
+        assert not on_started(alone, started(0)).dropped
+
+    def test_what_the_backend_does_not_say_the_claim_does(self):
+        decision = on_started(on_started(an_attempt(), started(0)).attempt, started(1, host="10.6.6.6"))
+        [start, _] = decision.messages
+        assert [member.host for member in start.members] == ["127.0.0.1", "10.6.6.6"]

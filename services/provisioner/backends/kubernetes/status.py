@@ -36,6 +36,7 @@ class Pod:
     phase: str
     created_at: str = ""
     host: str = ""
+    address: str = ""
     scheduled_at: datetime | None = None
     waiting_for: str = ""
     """Why it is not scheduled, in the scheduler's words."""
@@ -118,6 +119,7 @@ def parse_pod(content: Mapping[str, Any]) -> Pod:
         phase=status.get("phase", "Pending"),
         created_at=metadata.get("creationTimestamp", ""),
         host=content["spec"].get("nodeName", ""),
+        address=status.get("podIP", ""),
         scheduled_at=_time(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True"
         else None,
@@ -169,7 +171,7 @@ def status_of(
     if not any(member.state is MemberState.QUEUED for member in members):
         return AttemptStatus(attempt.record.name, members, has_keys=attempt.record.has_keys)
     waiting = [pod.waiting_for for pod in attempt.pods if pod.waiting_for and not pod.is_quiet]
-    waiting_for = waiting[0] if waiting else _queue(attempt.job)
+    waiting_for = waiting[0] if waiting else _queue(attempt.job) or _addresses(attempt)
     refusal = _refusal(attempt, waiting_for, now, gang_wait)
     has_keys = attempt.record.has_keys
     return AttemptStatus(attempt.record.name, members, waiting_for, refusal, has_keys=has_keys)
@@ -191,6 +193,12 @@ def _not_queued(member: Member) -> Member:
 
 def _queue(job: Job | None) -> str:
     return f"suspended in queue {job.queue}" if job is not None and job.is_suspended and job.queue else ""
+
+
+def _addresses(attempt: Attempt) -> str:
+    """Return what a gang waits for that has all its machines: its processes meet at addresses of the cluster's."""
+    names = [pod.name for pod in attempt.pods if pod.host and not pod.address and not pod.is_quiet]
+    return f"{' and '.join(names)} to have an address" if names else ""
 
 
 def _refusal(attempt: Attempt, waiting_for: str, now: datetime, gang_wait: timedelta) -> str:
@@ -217,13 +225,14 @@ def _member(attempt: Attempt, index: int, lost: Collection[str]) -> Member:
     pod = attempt.pod(index)
     if pod is None:
         return _without_pod(attempt, index, seen.get("host", ""))
-    member = _with_notice(Member(index, MemberState.QUEUED, host=pod.host), pod, attempt)
+    member = Member(index, MemberState.QUEUED, host=pod.host, address=pod.address)
+    member = _with_notice(member, pod, attempt)
     if pod.is_quiet:
         code, cause = _end(pod, attempt)
         return replace(member, state=MemberState.ENDED, exit_code=code, cause=cause)
     if pod.ends_at is not None and pod.host in lost:
         return Member(index, MemberState.ENDED, cause=Cause.NODE_LOST, host=pod.host)
-    if not pod.host:
+    if not pod.host or (attempt.record.nodes > 1 and not pod.address):
         return member
     return replace(member, state=MemberState.RUNNING if pod.has_started else MemberState.STARTING)
 

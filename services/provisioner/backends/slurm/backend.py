@@ -153,8 +153,10 @@ class SlurmBackend:
     async def _cluster(self, *, with_machines: bool = True) -> Cluster:
         """Return our jobs, and the state of the cluster's machines, which notices and losses follow from."""
         jobs = [job for job in await self._slurm.jobs() if folder_of(job.comment) == str(self._folder)]
-        is_busy = with_machines and any(not job.is_pending for job in jobs)
-        return Cluster(tuple(jobs), await self._slurm.machines() if is_busy else {}, utc_now())
+        busy = [job for job in jobs if with_machines and not job.is_pending]
+        machines = await self._slurm.machines() if busy else {}
+        names = {job.id: await self._slurm.names(job.machines) for job in busy if job.machines}
+        return Cluster(tuple(jobs), machines, utc_now(), names)
 
     async def _wake(self, name: str) -> None:
         for job in await self._jobs(name):

@@ -10,6 +10,7 @@ from services.provisioner.backends.slurm.jobs import FULL, Job, Machine, parse_j
 from shared.processes.environment import inherited
 
 COMMAND_SECONDS = 30.0
+MAX_NAMES = 10_000
 LOOK = int(signal.SIGURG)
 
 
@@ -19,6 +20,7 @@ class Slurm:
     def __init__(self, conf: Path | None = None) -> None:
         # sbatch gives a job all that it sees, and slurmctld keeps it: so it sees no secret of ours.
         self._environment = inherited("SLURM_CONF") | ({"SLURM_CONF": str(conf)} if conf else {})
+        self._names: dict[str, tuple[str, ...]] = {}
 
     async def submit(self, arguments: list[str], script: str) -> int:
         """Return the job's id. Raises NoCapacity where Slurm has no room for it, not even in its queue."""
@@ -42,7 +44,17 @@ class Slurm:
             raise BackendFailed(message) from error
 
     async def machines(self) -> dict[str, Machine]:
-        return parse_machines(await self._run("sinfo", "--noheader", "--Node", "--format=%N|%T"))
+        return parse_machines(await self._run("sinfo", "--noheader", "--Node", "--format=%N|%T|%o"))
+
+    async def names(self, machines: str) -> tuple[str, ...]:
+        """Return the names of what Slurm writes as `n[1-2]`, in the order in which srun numbers its tasks."""
+        if machines not in self._names:
+            if len(self._names) >= MAX_NAMES:
+                self._names.clear()
+            self._names[machines] = tuple(
+                (await self._run("scontrol", "show", "hostnames", machines)).split()
+            )
+        return self._names[machines]
 
     async def wake(self, job_id: int) -> None:
         """Wake the runners' keepers on all nodes; nothing where they are gone.

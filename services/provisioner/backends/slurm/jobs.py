@@ -46,10 +46,17 @@ FULL = (
 """What sbatch says where there is no room for the job, not even in the queue."""
 
 
-class Machine(StrEnum):
+class MachineState(StrEnum):
     UP = "up"
     DRAINING = "draining"  # takes no new job; those that run there continue
     LOST = "lost"  # slurmctld does not hear of it
+
+
+@dataclass(frozen=True)
+class Machine:
+    state: MachineState
+    address: str
+    """Its NodeAddr."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class Job:
     ends_at: datetime | None = None
     """When Slurm ends it: by its time limit, or after the grace of a preemption."""
     has_limit: bool = False
+    machines: str = ""
+    """Machines that it has, as Slurm writes them: `n[1-2]`."""
 
     @property
     def is_pending(self) -> bool:
@@ -91,9 +100,9 @@ def parse_jobs(text: str) -> list[Job]:
 
 
 def parse_machines(text: str) -> dict[str, Machine]:
-    """Read what `sinfo --noheader --Node --format=%N|%T` prints."""
-    pairs = (line.split("|", 1) for line in text.split())
-    return {name: _machine(state) for name, state in pairs}
+    """Read what `sinfo --noheader --Node --format=%N|%T|%o` prints."""
+    rows = (line.split("|") for line in text.split())
+    return {name: Machine(_state(state), address) for name, state, address in rows}
 
 
 def comment_of(folder: str, digest: str) -> str:
@@ -121,6 +130,7 @@ def _job(entry: Mapping[str, Any]) -> Job:
         preempted_at=_time(entry.get("preempt_time")),
         ends_at=_time(entry.get("end_time")),
         has_limit=_number(entry.get("time_limit")) is not None,
+        machines=entry.get("nodes") or "",
     )
 
 
@@ -141,7 +151,7 @@ def _time(value: Any) -> datetime | None:
     return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
-def _machine(state: str) -> Machine:
+def _state(state: str) -> MachineState:
     if state.endswith("*") or state.startswith(("down", "fail", "unknown")):
-        return Machine.LOST
-    return Machine.DRAINING if state.startswith("drain") else Machine.UP
+        return MachineState.LOST
+    return MachineState.DRAINING if state.startswith("drain") else MachineState.UP

@@ -82,10 +82,10 @@ class Keeper:
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._cache),
-            "RUNNER_HOST": _address(self._host),
             **read_env_file(self._env_file),
             **dict(spec.env),
             **spec.node_env(self._index),
+            "RUNNER_HOST": _address(self._host),
             "RUNNER_WORK_DIR": str(self._scratch),
             "RUNNER_NOTICE_FILE": str(self._node / "notice"),
             "RUNNER_GRANT_FILE": str(self._node / "grant"),

@@ -21,7 +21,8 @@ cd {root} || exit 1
 # Slurm's notice, of a preemption or of the end of the time limit, comes to this shell alone.
 trap 'touch asked; scancel --quiet --signal={look} "$SLURM_JOB_ID"' USR1
 trap : TERM
-srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --unbuffered {srun_flags} \\
+srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --distribution=block --kill-on-bad-exit=0 --wait=0 \\
+    --unbuffered {srun_flags} \\
     sh -c 'trap "" TERM; exec "$@" "$SLURM_PROCID" "$SLURMD_NODENAME"' sh {keeper} &
 while kill -0 $! 2> /dev/null; do wait $!; done
 exit 0

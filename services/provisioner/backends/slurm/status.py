@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from services.provisioner.backends.folders import exit_code, have_keys, nodes_of, notice_deadline, read
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
-from services.provisioner.backends.slurm.jobs import NEVER, Job, Machine
+from services.provisioner.backends.slurm.jobs import NEVER, Job, Machine, MachineState
 
 LIMIT_SLACK = timedelta(seconds=60)
 """Slurm sends the signal of a time limit by so much too early."""
@@ -22,6 +22,8 @@ class Cluster:
     jobs: tuple[Job, ...]
     machines: Mapping[str, Machine]
     now: datetime
+    names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Job's id -> names of its machines, by index of the node."""
 
     def of(self, name: str) -> list[Job]:
         """Return the jobs of that name, the oldest first: names are not unique."""
@@ -32,6 +34,12 @@ class Cluster:
         jobs = self.of(root.name)
         recorded = read(root / "started") or read(root / "job")
         return next((job for job in jobs if str(job.id) == recorded), jobs[0] if jobs else None)
+
+    def address(self, job: Job | None, index: int) -> str:
+        """Return the address of the job's machine of that index; empty where slurmctld does not say it."""
+        names = self.names.get(job.id, ()) if job is not None else ()
+        machine = self.machines.get(names[index]) if index < len(names) else None
+        return machine.address if machine else ""
 
 
 def status_of(root: Path, job: Job | None, cluster: Cluster) -> AttemptStatus:
@@ -47,7 +55,7 @@ def status_of(root: Path, job: Job | None, cluster: Cluster) -> AttemptStatus:
 
 def end_of(job: Job, cluster: Cluster) -> dict[str, Any]:
     """Return what is kept of a job that is over: why, and which machines were lost then."""
-    lost = [name for name, state in cluster.machines.items() if state is Machine.LOST]
+    lost = [name for name, machine in cluster.machines.items() if machine.state is MachineState.LOST]
     return {"cause": job.cause, "lost": sorted(lost), "is_by_machine": job.has_lost_a_node}
 
 
@@ -71,7 +79,14 @@ def may_live(root: Path, job: Job | None) -> bool:
 
 def _member(node: Path, job: Job | None, ended: Mapping[str, Any] | None, cluster: Cluster) -> Member:
     host, code = read(node / "host"), exit_code(node)
-    member = Member(int(node.name), MemberState.STARTING, notice_deadline=notice_deadline(node), host=host)
+    index = int(node.name)
+    member = Member(
+        index,
+        MemberState.STARTING,
+        notice_deadline=notice_deadline(node),
+        host=host,
+        address=cluster.address(job, index),
+    )
     if code is not None:
         return replace(member, state=MemberState.ENDED, exit_code=code, cause=Cause.EXITED)
     if ended is not None:
@@ -107,6 +122,7 @@ def _notice(member: Member, node: Path, job: Job, cluster: Cluster) -> tuple[dat
         return max(job.ends_at or job.preempted_at, job.preempted_at), "preemption"
     if job.has_limit and job.ends_at is not None and job.ends_at - cluster.now <= grace + LIMIT_SLACK:
         return job.ends_at, "time limit"
-    if cluster.machines.get(member.host) is Machine.DRAINING and member.notice_deadline is None:
+    machine = cluster.machines.get(member.host)
+    if machine and machine.state is MachineState.DRAINING and member.notice_deadline is None:
         return cluster.now + grace, "drain"
     return None
