@@ -3,9 +3,9 @@
 from datetime import datetime
 from enum import StrEnum
 from math import isfinite
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from schemas.artifacts import ResumeCertificate
 from schemas.base import (
@@ -175,6 +175,10 @@ def _nats(distance: float | None) -> str:
     return "not a number" if distance is None else f"{distance:.2g}"
 
 
+Certificate = Annotated[str, Field(max_length=2000, pattern=r"^[A-Za-z0-9+/]+=*$")]
+"""X.509 certificate that its holder has signed itself, DER in base64."""
+
+
 class Member(Value):
     """One runner of the gang."""
 
@@ -184,6 +188,8 @@ class Member(Value):
     """Name or address of the node."""
     port: int
     """Free port on the host; that of node 0 is the rendezvous."""
+    certificate: Certificate | None = None
+    """With which its runner meets the others. None of one of an older release, and in TrainingStarted."""
 
 
 class AttemptMessage(Message):
@@ -241,6 +247,8 @@ class RunnerStarted(RunnerReport):
     """Free port on the host."""
     node_id: str
     """Id of the node."""
+    certificate: Certificate | None = None
+    """With which it meets the runners of other nodes. None of a runner of an older release."""
 
 
 class RunnerHeartbeat(RunnerReport):

@@ -250,7 +250,7 @@ class Attempt:
 
     def allocated_at(self, addresses: Sequence[str]) -> tuple[AllocatedNode, ...]:
         """Return the nodes with where they are. `addresses`: of all of them, or none."""
-        known = addresses or [None] * len(self.nodes)
+        known: Sequence[str | None] = addresses or [None] * len(self.nodes)
         located = zip(self.nodes, known, strict=True)
         return tuple(node.allocated.model_copy(update={"address": address}) for node, address in located)
 

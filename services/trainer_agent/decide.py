@@ -136,7 +136,15 @@ def on_runner_started(
     if reason := _why_not_its_address(attempt, claim):
         return replace(_fail(attempt, FailureClass.INFRA, reason, node_id=claim.node_id), dropped=reason)
     known = attempt.with_runner(
-        Runner(claim.node_index, claim.node_id, claim.host, claim.port, report_id, seen_at=now)
+        Runner(
+            claim.node_index,
+            claim.node_id,
+            claim.host,
+            claim.port,
+            report_id,
+            seen_at=now,
+            certificate=claim.certificate,
+        )
     )
     return replace(_start_if_complete(known), listen_until=None if attempt.runners else now + SILENCE)
 
@@ -236,7 +244,8 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         start_from=order.start_from,
         steps_before=order.steps_before,
     )
-    started = TrainingStarted(**_who(attempt), members=attempt.members)
+    members = tuple(member.model_copy(update={"certificate": None}) for member in attempt.members)
+    started = TrainingStarted(**_who(attempt), members=members)
     return Decision(attempt.to(AttemptState.TRAINING), (start, started))
 
 

@@ -42,10 +42,14 @@ class Runner:
     step: int = 0
     """Greatest step that the runner has reported."""
     has_stopped: bool = False
+    certificate: str | None = None
+    """With which it meets the others; None of a runner of an older release."""
 
     @property
     def member(self) -> Member:
-        return Member(node_index=self.node_index, host=self.host, port=self.port)
+        return Member(
+            node_index=self.node_index, host=self.host, port=self.port, certificate=self.certificate
+        )
 
 
 @dataclass(frozen=True)

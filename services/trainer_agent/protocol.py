@@ -20,6 +20,8 @@ REPORTS = "reports.jsonl"
 STOP = "stop"
 """Name of the file that asks the child to stop, with the reason in it. SIGTERM to the child means the same."""
 BUNDLES = "bundles"
+RENDEZVOUS = "loopback"
+"""Name by which torchrun knows the rendezvous of `training/launch.py`."""
 
 EXIT_COMPLETED = 0
 EXIT_FAILED = 1

@@ -18,7 +18,7 @@ ATTEMPT = Columns(
     "state, job_order=order, nodes, stop_reason=stop.reason, stop_deadline=stop.deadline, failure_class=failure,"
     " nodes_released, last_step, last_bundle, origin, public_keys, addresses"
 )
-RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped")
+RUNNER = Columns("node_index, node_id, host, port, report_id, seen_at, step, has_stopped, certificate")
 
 READ_ATTEMPT = f"""
     SELECT job_id, number, tenant, revision, {ATTEMPT.selected}

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from schemas import layout
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 400
 ONE_THREAD = {"RUNNER_OMP_NUM_THREADS": "1"}
-TRAINING, TORCHRUN = "services.trainer_agent.training.main", "torch.distributed.run"
+TRAINING, TORCHRUN = "services.trainer_agent.training.main", "services.trainer_agent.training.launch"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,9 @@ async def test_a_gang_of_two_nodes_is_stopped_within_a_step_and_continues_exactl
     first = await attempts.schedule(nodes=2, **inputs)
     await nodes.start_real(first, **ONE_THREAD, FAILPOINTS="trainer.microbatch.end=stall:2@8")
     await attempts.until(first.job_id, StepReached, seconds=PATIENCE_SECONDS)
+    for node in range(2):
+        pids = nodes.child_pids(first, node)
+        assert {address for pid in pids for address in listened_at(pid)} == {"127.0.0.1"}
     await attempts.stop(first, seconds=120, reason=StopReason.PREEMPT)
     stopped = await attempts.until(first.job_id, TrainingStopped, seconds=130)
     assert (stopped.reason, stopped.bundle.step, stopped.last_step) == ("preempt", 1, 1)
@@ -159,6 +163,12 @@ async def test_a_killed_child_is_infrastructure_and_leaves_nothing(
     )
     assert (await nodes.until_ended(scheduled)).exit_code == 143
     assert nodes.child_pids(scheduled) == []
+
+
+def listened_at(pid: int) -> set[str]:
+    """Addresses of this machine at which the process lets others connect."""
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def one_of(pids: list[int], module: str) -> int:

@@ -3,14 +3,18 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schemas.training import StartTraining
+import psutil
+
+from schemas.training import Member, StartTraining
 from services.trainer_agent.protocol import (
+    RENDEZVOUS,
     REPORTS,
     STOP,
     Report,
@@ -18,6 +22,7 @@ from services.trainer_agent.protocol import (
     counted_after,
     parse_reports,
 )
+from services.trainer_agent.runner.gang import LOOPBACK
 from services.trainer_agent.runner.settings import Settings
 from shared.files import write_whole
 from shared.processes import spawn
@@ -42,23 +47,39 @@ def needs_torchrun(settings: Settings, start: StartTraining) -> bool:
     return settings.child_argv is None and start.nodes * start.devices_per_node > 1
 
 
-def argv_of(settings: Settings, start: StartTraining) -> list[str]:
-    """Return the child's command. torchrun has a static rendezvous at member 0; restarts are the scheduler's."""
+def argv_of(settings: Settings, start: StartTraining, port: int | None) -> list[str]:
+    """Return the child's command. Restarts are the scheduler's.
+
+    `port`: of this machine's loopback, where its processes meet the others. None: they meet at member 0, as those of
+    an older release do.
+    """
     child = [sys.executable, "-m", "services.trainer_agent.training.main", str(settings.work_dir)]
     if settings.child_argv is not None:
         return [*settings.child_argv, str(settings.work_dir)]
     if not needs_torchrun(settings, start):
         return child
-    first = start.members[0]
     # torchrun's own exit code does not show how a process of it ended.
     child = spawn.launched(child, exit_file=str(settings.work_dir / EXIT_FILE))
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *_launcher(settings, start.members[0], port),
         *("--nnodes", str(start.nodes), "--nproc-per-node", str(start.devices_per_node)),
-        *("--node-rank", str(settings.node_index), "--local-addr", settings.host),
-        *("--master-addr", first.host, "--master-port", str(first.port)),
         *("--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS)),
         *("--no-python", *child),
+    ]
+
+
+def _launcher(settings: Settings, first: Member, port: int | None) -> list[str]:
+    rank = str(settings.node_index)
+    if port is None:
+        return [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--node-rank", rank, "--local-addr", settings.host),
+            *("--master-addr", first.host, "--master-port", str(first.port)),
+        ]
+    return [
+        *(sys.executable, "-m", "services.trainer_agent.training.launch"),
+        *("--rdzv-backend", RENDEZVOUS, "--rdzv-endpoint", f"{LOOPBACK}:{port}"),
+        *("--rdzv-conf", f"rank={rank}"),
     ]
 
 
@@ -70,17 +91,26 @@ def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
         # On a GPU: products whose sums have one order, and memory without gaps between blocks of changing size.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+        **_peers_at(LOOPBACK if start.nodes == 1 else settings.host, is_alone=start.nodes == 1),
         **inherited(),
         name: value,
         "RUNNER_NODE_ID": settings.node_id,
         "OMP_NUM_THREADS": str(threads),
-        # A store shared with the rendezvous keeps addresses of a group that is gone.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONFAULTHANDLER": "1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _peers_at(host: str, *, is_alone: bool) -> dict[str, str]:
+    """Return the variables that have processes listen for each other at this address and no other: gloo always, NCCL
+    where a node has no others, because between machines it has networks of its own choice."""
+    address = socket.gethostbyname(host)
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return {"GLOO_SOCKET_IFNAME": name} | ({"NCCL_SOCKET_IFNAME": name} if is_alone else {})
+    return {}
 
 
 @dataclass
@@ -95,9 +125,12 @@ class Child:
     _read_bytes: int = field(default=0)
 
     @classmethod
-    async def start(cls, settings: Settings, start: StartTraining, order: TrainingOrder) -> "Child":
+    async def start(
+        cls, settings: Settings, start: StartTraining, order: TrainingOrder, *, port: int | None = None
+    ) -> "Child":
+        """`port`: as of `argv_of`."""
         write_order(settings.work_dir, order)
-        argv = argv_of(settings, start)
+        argv = argv_of(settings, start, port)
         if settings.child_argv is None:
             files = spawn.own_files([settings.work_dir], order.inputs, has_peers=True)
             argv = spawn.launched(argv, files=files)

@@ -5,7 +5,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, StopRequest, why_fenced
 from services.trainer_agent.runner.features import ReferenceUploader
+from services.trainer_agent.runner.gang import OwnCertificate, meeting
 from services.trainer_agent.runner.inputs import Inputs, best_before
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
@@ -51,6 +52,7 @@ class Runner:
         self._runner_identity = Identity(
             settings.job_id, settings.tenant, settings.attempt, settings.node_index
         )
+        self._certificate = OwnCertificate(settings.work_dir, node_id=settings.node_id)
         self._channel = Channel(settings)
         self._reporter = Reporter(self._channel, journal)
         self._metrics = MetricsBatch(
@@ -138,8 +140,18 @@ class Runner:
         if order is None:
             return self._stopped("while inputs were fetched")
         self._journal.add(ChildStarted())
-        self._session = self._new_session(start, order)
-        return await self._session.run(start, order)
+        return await self._train_with_peers(start, order)
+
+    async def _train_with_peers(self, start: StartTraining, order: TrainingOrder) -> Ending:
+        async with AsyncExitStack() as stack:
+            try:
+                port = await stack.enter_async_context(meeting(self._settings, start, self._certificate))
+            except OSError as error:
+                where = f"{self._settings.host}:{start.members[0].port}"
+                message = f"node 0 does not listen at {where}, where its gang meets: {error}"
+                return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
+            self._session = self._new_session(start, order)
+            return await self._session.run(start, order, port=port)
 
     def _new_session(self, start: StartTraining, order: TrainingOrder) -> Session:
         """Return the session of a child. Node 0 reports steps and bundles for the whole gang."""
@@ -240,7 +252,11 @@ class Runner:
         settings = self._settings
         port = free_port(settings.host)
         return RunnerStarted(
-            **self._runner_identity.fields, host=settings.host, port=port, node_id=settings.node_id
+            **self._runner_identity.fields,
+            host=settings.host,
+            port=port,
+            node_id=settings.node_id,
+            certificate=self._certificate.text,
         )
 
     def _stopped(self, when: str) -> Ending:

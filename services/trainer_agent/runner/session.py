@@ -89,9 +89,10 @@ class Session:
     def step(self) -> int:
         return self._progress.step
 
-    async def run(self, start: StartTraining, order: TrainingOrder) -> Ending:
+    async def run(self, start: StartTraining, order: TrainingOrder, *, port: int | None) -> Ending:
+        """`port`: on this machine, where the child's processes meet their peers."""
         killed_before = oom_kills()
-        child = await Child.start(self._settings, start, order)
+        child = await Child.start(self._settings, start, order, port=port)
         self._progress = Progress(time.monotonic(), step=start.steps_before)
         move = await self._watch(child)
         section = self._progress.section(stopping=self.is_stopping)

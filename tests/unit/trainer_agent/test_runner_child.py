@@ -30,6 +30,7 @@ RUNNER = {
     "RUNNER_CACHE_DIR": "cache",
     "RUNNER_NODE_KEY_FILE": "canary",
 }
+LAUNCH = "services.trainer_agent.training.launch"
 START = StartTraining(
     job_id="ftjob-1",
     tenant="acme",
@@ -80,14 +81,36 @@ def test_it_finds_no_model_on_the_network(environment):
     ("nodes", "devices", "launcher"),
     [
         (1, 1, "services.trainer_agent.training.main"),
-        (1, 2, "torch.distributed.run"),
-        (2, 1, "torch.distributed.run"),
+        (1, 2, LAUNCH),
+        (2, 1, LAUNCH),
     ],
 )
 def test_only_processes_that_meet_others_start_through_torchrun(environment, nodes, devices, launcher):
     start = START.model_copy(update={"nodes": nodes, "devices_per_node": devices})
-    argv = argv_of(Settings(), start)
+    argv = argv_of(Settings(), start, 4000)
     assert (argv[2], argv[-1]) == (launcher, "work")
+
+
+def test_with_a_runner_of_an_older_release_it_meets_at_node_0(environment):
+    argv = argv_of(Settings(), START.model_copy(update={"nodes": 2}), None)
+    assert argv[2] == "torch.distributed.run"
+    assert argv[argv.index("--master-addr") + 1 :][:3] == ["127.0.0.1", "--master-port", "9"]
+
+
+def test_processes_listen_for_each_other_at_their_nodes_address_alone(environment, monkeypatch):
+    """Of several nodes NCCL chooses its networks itself; where no interface has the address, gloo does."""
+    own = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+    for name in own:
+        monkeypatch.delenv(name, raising=False)
+
+    def listening(host: str, nodes: int) -> dict[str, str]:
+        monkeypatch.setenv("RUNNER_HOST", host)
+        variables = environment_of(Settings(), START.model_copy(update={"nodes": nodes}))
+        return {name: variables[name] for name in own & variables.keys()}
+
+    assert listening("203.0.113.9", 1) == dict.fromkeys(own, "lo")
+    assert listening("127.0.0.1", 2) == {"GLOO_SOCKET_IFNAME": "lo"}
+    assert listening("203.0.113.9", 2) == {}
 
 
 async def test_it_has_its_work_directory_and_the_inputs_of_its_order(environment, monkeypatch, tmp_path):
