@@ -20,11 +20,12 @@ from schemas.object_requests import (
     ObjectRequests,
 )
 from services.trainer_agent import rights, store
+from services.trainer_agent.gauges import REFUSED
 from services.trainer_agent.model import Attempt
 from services.trainer_agent.settings import Settings
 from shared.errors import StorageUnavailable
 from shared.log import get_logger
-from shared.postgres.database import is_unavailable
+from shared.postgres.database import Connection, is_unavailable
 from shared.service import Service
 from shared.signatures import signed_request
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-OK, UNREADABLE, REFUSED, NOT_NOW = 200, 400, 403, 503
+OK, UNREADABLE, FORBIDDEN, NOT_NOW = 200, 400, 403, 503
+REASONS = {UNREADABLE: rights.Refusal.UNREADABLE, NOT_NOW: rights.Refusal.NOT_NOW}
+"""Of answers that say nothing about who asked."""
 KNOWN_FOR = timedelta(minutes=10)
 """Time for which what Postgres had of an attempt counts while it is away. Nobody can end an attempt there meanwhile;
 but a process may be the only one that does not reach it."""
@@ -58,6 +61,8 @@ class ObjectRequestDoor:
     async def answer(self, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         """Return status and content of the answer to a request over HTTP."""
         status, content = await self._answer(headers.get(SIGNATURE_HEADER, ""), body)
+        if status in REASONS:
+            REFUSED.labels(REASONS[status]).inc()
         return status, content.model_dump_json().encode()
 
     async def _answer(self, signature: str, body: bytes) -> tuple[int, BaseModel]:
@@ -74,9 +79,11 @@ class ObjectRequestDoor:
             unknown = f"attempt {asked.attempt} of {asked.job_id} has no nodes that are known yet"
             return NOT_NOW, NotAnswered(error=unknown)
         now, signed = self._service.clock(), signed_request(body, signature)
-        if reason := rights.why_not_of_the_node(attempt, asked, signed, now=now, newest=newest):
+        if refused := rights.why_not_of_the_node(attempt, asked, signed, now=now, newest=newest):
+            word, reason = refused
+            REFUSED.labels(word).inc()
             log.warning("node refused", node_id=asked.node_id, reason=reason)
-            return REFUSED, NotAnswered(error=reason, time=now)
+            return FORBIDDEN, NotAnswered(error=reason, time=now)
         return await self._signed(asked, attempt)
 
     async def _read(self, job_id: str, number: int) -> Known | None:
@@ -84,20 +91,27 @@ class ObjectRequestDoor:
         key = job_id, number
         try:
             async with self._service.database.transaction() as conn:
-                attempt = await store.read_attempt(conn, job_id, number)
-                newest = await store.newest_number(conn, job_id)
+                known = await self._current(conn, key)
         except Exception as error:
             if not is_unavailable(error):
                 raise
-            known = self._known.get(key)
-            return known if known and self._service.clock() < known.at + KNOWN_FOR else None
-        known = Known(attempt, newest, self._service.clock())
-        if attempt is not None:
+            before = self._known.get(key)
+            return before if before and self._service.clock() < before.at + KNOWN_FOR else None
+        if known.attempt is not None:
             self._known[key] = known
             self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
         return known
+
+    async def _current(self, conn: Connection, key: tuple[str, int]) -> Known:
+        """Return the attempt as it is now, and read it only where it changed: an order has all of a recipe."""
+        revision, newest = await store.find_revision(conn, *key)
+        before = self._known.get(key)
+        if before and before.attempt and before.attempt.revision == revision:
+            return Known(before.attempt, newest, self._service.clock())
+        attempt = await store.read_attempt(conn, *key) if revision is not None else None
+        return Known(attempt, newest, self._service.clock())
 
     async def _signed(self, asked: ObjectRequests, attempt: Attempt) -> tuple[int, BaseModel]:
         try:
@@ -107,6 +121,7 @@ class ObjectRequestDoor:
         answers = []
         for request in asked.requests:
             if reason := rights.why_not_allowed(request, attempt, asked.node_index):
+                REFUSED.labels(rights.Refusal.FORBIDDEN).inc()
                 log.warning("request for an object refused", node_id=asked.node_id, reason=reason)
                 answers.append(ObjectAnswer(refused=reason))
             else:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from schemas import layout
 from schemas.object_requests import READS, WRITES, ObjectRequest, ObjectRequests, Operation
@@ -30,27 +31,41 @@ class Right:
     """What a key is after the prefix."""
 
 
+class Refusal(StrEnum):
+    """Why nothing is signed, in a word for metrics."""
+
+    UNREADABLE = "unreadable"  # no request of the contract
+    NOT_NOW = "not_now"  # Postgres or S3 is away, or the attempt's nodes are not known yet
+    NO_NODE = "no_node"  # not a node of the attempt
+    UNSIGNED = "unsigned"  # nothing proves who asks
+    CLOCK = "clock"  # signed too long ago, or in the future
+    OVER = "over"  # a newer attempt was scheduled, or the nodes were released
+    FORBIDDEN = "forbidden"  # an object that the node may not have
+
+
 def why_not_of_the_node(
     attempt: Attempt, asked: ObjectRequests, signed: Signed, *, now: datetime, newest: int
-) -> str:
-    """Return why nothing proves that the node asks now, or why its attempt has no rights any more; empty if neither.
+) -> tuple[Refusal, str] | None:
+    """Return why nothing proves that the node asks now, or why its attempt has no rights any more; None if neither.
 
     `newest`: number of the job's newest attempt.
     """
     index, who = asked.node_index, f"node {asked.node_index} of attempt {asked.attempt} of {asked.job_id}"
     if not attempt.has_node(index, asked.node_id):
-        return f"{who} ({asked.node_id}): not a node of the attempt, which has {attempt.nodes}"
+        sentence = f"{who} ({asked.node_id}): not a node of the attempt, which has {attempt.nodes}"
+        return Refusal.NO_NODE, sentence
     if attempt.public_keys is None:
-        return f"{who}: has no key, because its provisioner is of an older release"
+        return Refusal.UNSIGNED, f"{who}: has no key, because its provisioner is of an older release"
     if not signed.is_by(attempt.public_keys[index]):
-        return f"{who}: the request is not signed with its key"
+        return Refusal.UNSIGNED, f"{who}: the request is not signed with its key"
     if abs(now - asked.time) > MAX_AGE:
-        return f"{who}: signed at {asked.time.isoformat()}, expected at most {MAX_AGE} from {now.isoformat()}"
+        expected = f"expected at most {MAX_AGE} from {now.isoformat()}"
+        return Refusal.CLOCK, f"{who}: signed at {asked.time.isoformat()}, {expected}"
     if asked.attempt < newest:
-        return f"{who}: attempt {newest} is the newest"
+        return Refusal.OVER, f"{who}: attempt {newest} is the newest"
     if attempt.nodes_released:
-        return f"{who}: its nodes were released"
-    return ""
+        return Refusal.OVER, f"{who}: its nodes were released"
+    return None
 
 
 def why_not_allowed(asked: ObjectRequest, attempt: Attempt, node_index: int) -> str:

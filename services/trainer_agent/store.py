@@ -45,6 +45,9 @@ HEAR_RUNNER = """
 
 NEWEST = "SELECT coalesce(max(number), 0) FROM attempt WHERE job_id = $1 AND job_order IS NOT NULL"
 
+FIND_REVISION = f"""
+    SELECT (SELECT revision FROM attempt WHERE job_id = $1 AND number = $2) AS revision, ({NEWEST}) AS newest"""
+
 OPEN_BELOW = """
     SELECT number FROM attempt WHERE job_id = $1 AND number < $2 AND state <> 'closed' ORDER BY number"""
 
@@ -106,6 +109,13 @@ async def read_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
     """Return the attempt as it is now, without a lock and without its runners; None if it is not open yet."""
     row = await conn.fetchrow(READ_ATTEMPT, job_id, number)
     return None if row is None else read(Attempt, row)
+
+
+async def find_revision(conn: Connection, job_id: str, number: int) -> tuple[int | None, int]:
+    """Return the attempt's revision, None if it is not open yet, and the number of the job's newest attempt."""
+    row = await conn.fetchrow(FIND_REVISION, job_id, number)
+    assert row is not None, "a row of two values"
+    return row["revision"], row["newest"]
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.state import LOOPBACK
 from schemas import layout
@@ -212,6 +213,33 @@ async def test_an_older_attempt_and_one_whose_nodes_are_gone_are_given_nothing(a
 
     await until(is_refused, "its nodes are gone")
     assert "its nodes were released" in await thief.refused(newer, reading)
+
+
+async def refusals(thief: Thief) -> dict[str, float]:
+    """Number of refusals so far, by reason."""
+    page = (await thief.http.get("/metrics")).text
+    return {
+        sample.labels["reason"]: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name == "object_requests_refused_total"
+    }
+
+
+async def test_what_is_refused_is_counted_by_its_reason(thief, running):
+    own = getting(layout.base_model(running.base_sha))
+    before = await refusals(thief)
+    await thief.given(running, own)
+    await thief.refused(running, own, signer=STRANGER)
+    await thief.refused(running, getting(layout.base_model("f" * 64)))
+    await thief.http.post(ROUTE, content=b"{}")
+    after = await refusals(thief)
+    more = {reason: count - before.get(reason, 0.0) for reason, count in after.items()}
+    assert {reason: count for reason, count in more.items() if count} == {
+        "unsigned": 1,
+        "forbidden": 1,
+        "unreadable": 1,
+    }
 
 
 async def test_what_is_no_request_is_answered_with_what_is_wrong(thief, running):

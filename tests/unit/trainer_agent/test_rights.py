@@ -173,7 +173,8 @@ def why_not(attempt: Attempt, *, signer=KEYS[0], body=None, newest=1, now=NOON, 
     request = ObjectRequests(requests=(asked("get", LOG),), **fields | changes)
     content = request.model_dump_json().encode()
     signed = signed_request(body or content, signer.signature_of(content))
-    return rights.why_not_of_the_node(attempt, request, signed, now=now, newest=newest)
+    refused = rights.why_not_of_the_node(attempt, request, signed, now=now, newest=newest)
+    return f"{refused[0]}: {refused[1]}" if refused else ""
 
 
 def with_keys(**changes: object) -> Attempt:
@@ -204,6 +205,15 @@ def test_a_node_of_the_newest_attempt_is_answered():
 )
 def test_nobody_else_is(changes, reason):
     assert reason in why_not(with_keys(), **changes)
+
+
+def test_each_refusal_has_a_word_for_metrics():
+    assert why_not(with_keys(), node_index=7).startswith("no_node: ")
+    assert why_not(with_keys(), signer=KEYS[1]).startswith("unsigned: ")
+    assert why_not(attempt_of()).startswith("unsigned: ")
+    assert why_not(with_keys(), now=NOON + timedelta(seconds=130)).startswith("clock: ")
+    assert why_not(with_keys(), newest=2).startswith("over: ")
+    assert why_not(with_keys(nodes_released=True)).startswith("over: ")
 
 
 @pytest.mark.parametrize(
