@@ -38,6 +38,8 @@ def site_of(settings: Settings) -> Site:
         s3_endpoint=settings.s3_endpoint,
         secret=settings.password,
         topics=settings.topics,
+        runner_pools=settings.kafka_runner_pools,
+        runner_quotas=settings.runner_quotas,
         former_s3_users=tuple(user for user in FORMER_ACCESS if settings.has_password(f"s3:{user}")),
         ca_file=settings.tls.ca_file,
     )

@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from deploy.bootstrap.rights import all_topics, kafka_rights, kafka_users
+from deploy.bootstrap.rights import all_topics, kafka_rights, kafka_users, pool_user
 from deploy.bootstrap.site import KAFKA_SUPER_USER, Site
 from schemas.topics import Topic
 from shared.messaging import administration
-from shared.messaging.administration import replace_rights, scram_user, set_passwords
+from shared.messaging.administration import replace_rights, scram_user, set_passwords, set_quotas
 from shared.messaging.delivery import topic_named
 from shared.messaging.topics import create_topics
 
@@ -37,12 +37,14 @@ async def set_up(site: Site, tenants: Iterable[str]) -> None:
     Users that were made while the platform ran keep theirs, and their tenants' topics get the settings of now.
     """
     tenants = tuple(tenants)
-    users = [scram_user(user, site.kafka_password(user)) for user in kafka_users(tenants)]
+    pools = site.runner_pools
+    users = [scram_user(user, site.kafka_password(user)) for user in kafka_users(tenants, pools)]
     async with administrator(site) as admin:
         await set_passwords(admin, users)
         declared = all_topics(tenants)
         await create_topics(admin, (*declared, *await _topics_of_others(admin, declared)), site.topics)
-        await replace_rights(admin, kafka_rights(tenants), owns=owned_rights(tenants))
+        await set_quotas(admin, map(pool_user, pools), site.runner_quotas)
+        await replace_rights(admin, kafka_rights(tenants, pools), owns=owned_rights(tenants, pools))
 
 
 async def _topics_of_others(admin: AIOKafkaAdminClient, declared: Iterable[Topic]) -> list[Topic]:
@@ -51,9 +53,9 @@ async def _topics_of_others(admin: AIOKafkaAdminClient, declared: Iterable[Topic
     return [topic_named(name) for name in sorted(names) if OF_A_TENANT.fullmatch(name)]
 
 
-def owned_rights(tenants: Iterable[str]) -> Callable[[str, str], bool]:
+def owned_rights(tenants: Iterable[str], pools: Iterable[str] = ()) -> Callable[[str, str], bool]:
     """Whether a right of this user on this resource is decided here."""
-    users, topics = set(kafka_users(tenants)), {topic.name for topic in all_topics(tenants)}
+    users, topics = set(kafka_users(tenants, pools)), {topic.name for topic in all_topics(tenants)}
 
     def owns(user: str, resource: str) -> bool:
         if user not in users:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from schemas.access import tenant_user
@@ -29,8 +30,14 @@ ALONE = ("ingest",)
 """Users whose prefixes are statements of their own in the policy of the bucket: it is shorter that way."""
 
 
-def kafka_users(tenants: Iterable[str]) -> tuple[str, ...]:
-    return (*SERVICES, RUNNER, OPERATOR, *map(tenant_user, tenants))
+def pool_user(pool: str) -> str:
+    """Return the login of the nodes of a pool that does not use the one of all pools."""
+    return f"{RUNNER}-{pool}"
+
+
+def kafka_users(tenants: Iterable[str], pools: Iterable[str] = ()) -> tuple[str, ...]:
+    """`pools`: those with a login of their own."""
+    return (*SERVICES, RUNNER, *map(pool_user, pools), OPERATOR, *map(tenant_user, tenants))
 
 
 def s3_users() -> tuple[str, ...]:
@@ -41,14 +48,17 @@ def all_topics(tenants: Iterable[str]) -> tuple[Topic, ...]:
     return (*TOPICS, *(topic for tenant in tenants for topic in tenant_topics(tenant)))
 
 
-def kafka_rights(tenants: Iterable[str]) -> list[Right]:
+def kafka_rights(tenants: Iterable[str], pools: Iterable[str] = ()) -> list[Right]:
+    """`pools`: those with a login of their own, which may do what the login of all pools may."""
     tenants = tuple(tenants)
     writing = [
         Right(user, "write", "topic", topic.name) for topic in all_topics(tenants) for user in topic.writers
     ]
     of_tenants = {right for tenant in tenants for right in tenant_user_rights(tenant_user(tenant), tenant)}
     others = (*_reading_of_services(), *_reading_of_others(), *_administering())
-    return [*dict.fromkeys((*writing, *sorted(of_tenants, key=str), *others))]
+    rights = [*dict.fromkeys((*writing, *sorted(of_tenants, key=str), *others))]
+    of_runners = [right for right in rights if right.user == RUNNER]
+    return [*rights, *(replace(right, user=pool_user(pool)) for pool in pools for right in of_runners)]
 
 
 def _reading_of_services() -> list[Right]:

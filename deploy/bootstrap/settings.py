@@ -1,17 +1,21 @@
 """Typed environment of `python -m deploy.bootstrap`."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, PositiveInt, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from schemas.envelope import MAX_BATCH_BYTES
+from shared.messaging.administration import ClientQuotas
 from shared.messaging.topics import KafkaTopics
 from shared.tls import Tls, require_https
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+PoolLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
+"""Name of a pool that is part of a user's name and of a variable's."""
 
 WHERE = "addresses and TENANT come from docker-compose.yml, passwords from .env"
 
@@ -59,6 +63,14 @@ class Settings(BaseSettings):
     kafka_tenant_retention_days: int = 30
     """Number of days for which `tenant.<t>.events` keeps a fact."""
 
+    kafka_runner_pools: tuple[PoolLabel, ...] = ()
+    """JSON list of pools whose nodes have a login of their own, `runner-<pool>`, with its password in
+    SECRET_KAFKA_RUNNER_<POOL>. A pool that leaves the list has no right any more."""
+    kafka_runner_producer_byte_rate: PositiveInt | None = None
+    """Number of bytes that the nodes of such a pool may write a second, together, at each broker. None: no limit."""
+    kafka_runner_consumer_byte_rate: PositiveInt | None = None
+    """Number of bytes that they may read a second, together, at each broker. None: no limit."""
+
     tls: Tls = Field(default_factory=Tls)
 
     @model_validator(mode="after")
@@ -82,6 +94,10 @@ class Settings(BaseSettings):
             max_message_bytes=self.kafka_max_message_bytes,
             tenant_retention_days=self.kafka_tenant_retention_days,
         )
+
+    @property
+    def runner_quotas(self) -> ClientQuotas:
+        return ClientQuotas(self.kafka_runner_producer_byte_rate, self.kafka_runner_consumer_byte_rate)
 
     def has_password(self, secret: str) -> bool:
         return _key(secret) in self.secret

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shared.messaging.administration import ClientQuotas
 from shared.messaging.topics import KafkaTopics
 
 DATABASE = "retune"
@@ -33,6 +34,10 @@ class Site:
     kafka_mechanism: str = "SCRAM-SHA-512"
     """How the broker's own user logs in."""
     topics: KafkaTopics = field(default_factory=KafkaTopics)
+    runner_pools: tuple[str, ...] = ()
+    """Pools whose nodes have a login of their own to Kafka."""
+    runner_quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    """Of each of these logins."""
     former_s3_users: tuple[str, ...] = ()
     """Those of an older release whose passwords are still known (`schemas.layout.FORMER_ACCESS`)."""
     ca_file: Path | None = None
