@@ -102,7 +102,7 @@ class LeaseDevices(Message):
     purpose: Purpose
     """What they are for, in a word or two for people: `scoring`, `serving`."""
     pool: Reference
-    """Name of a pool of the provisioner's machine."""
+    """Name of a node pool. Where its machines are another backend's, the lease gets a node of its own there."""
     devices: Annotated[int, Field(ge=1, le=1024)]
     """Number of devices, all of one machine."""
     until: datetime
@@ -229,8 +229,23 @@ class LeaseFact(Message):
     """Name of the node pool."""
 
 
+class LeasedNode(Value):
+    """The node that a lease has at another backend than the provisioner's machine."""
+
+    node_id: str
+    """Id of the node."""
+    public_key: PublicKey | None = None
+    """Ed25519 key that proves what the node asks for. None of nodes that were started without a key."""
+    host: str | None = None
+    """Name of the machine, as the cluster backend has it. None where that is not known yet."""
+    notice_deadline: datetime | None = None
+    """When the cluster backend ends the node. None: it has given no notice."""
+    notice_source: str = ""
+    """What the cluster backend calls the reason of its notice."""
+
+
 class DevicesLeased(LeaseFact):
-    """A service has devices. Again, with a later end, whenever the lease is extended."""
+    """A service has devices. Again whenever the lease is extended, or there is notice that its node goes away."""
 
     machine: Count
     """Number of the pool's machine."""
@@ -240,10 +255,13 @@ class DevicesLeased(LeaseFact):
     """Kind of device; None where the operator does not say."""
     until: datetime
     """When the lease ends unless it is extended: no process of the holder uses the devices after that."""
+    node: LeasedNode | None = None
+    """Where they are; None: on the provisioner's machine."""
 
 
 class DeviceLeaseQueued(LeaseFact):
-    """A service waits for devices. It gets them before jobs that are scheduled later."""
+    """A service waits for devices, which it gets before jobs that are scheduled later, or for the cluster backend, in
+    whose queue its node is."""
 
     devices: Count
     """Number of devices that it waits for."""
@@ -255,6 +273,7 @@ class LeaseEnd(StrEnum):
     RETURNED = "returned"  # the holder gave the devices back, or waits no more
     EXPIRED = "expired"  # the holder did not extend it
     POOL_REMOVED = "pool_removed"  # the operator's file has the pool no more
+    NODE_ENDED = "node_ended"  # the cluster backend started no node for it, or ended it
 
 
 class DeviceLeaseEnded(LeaseFact):
@@ -262,6 +281,8 @@ class DeviceLeaseEnded(LeaseFact):
 
     reason: LeaseEnd
     """Why it ended."""
+    message: str = ""
+    """What became of its node, for people; empty where it ended for another reason."""
 
 
 class LeasedDevices(Value):

@@ -1,7 +1,8 @@
 """Leases of services: who gets devices of a pool, which waits, and when one ends. Pure.
 
 The devices are those that nodes get, on the machine where best fit leaves others whole. What is asked for first is
-served first, and before attempts that are scheduled later.
+served first, and before attempts that are scheduled later. In a pool that is not of this machine a lease that is
+served gets a node (`lease_nodes.py`), and keeps its devices until that is gone.
 """
 
 from collections import Counter
@@ -12,7 +13,15 @@ from datetime import datetime, timedelta
 from schemas.base import Message
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseDevices, LeaseEnd
 from schemas.placement import best_fit, left_by_waiting
-from services.provisioner.model import Lease, LeaseState, Pool
+from services.provisioner.model import (
+    PROGRAMS,
+    Lease,
+    LeaseNode,
+    LeaseNodeState,
+    LeaseState,
+    Pool,
+    lease_node_name,
+)
 from shared.errors import Refused
 
 FENCE = timedelta(seconds=15)
@@ -43,17 +52,16 @@ def on_asked(
             f"{command.devices} of {command.pool}"
         )
         raise Refused("lease_differs", message, subject_id=known.lease_id)
-    if known.state is LeaseState.ENDED:
+    if known.has_ended:
         return known, (ended(known),)
     extended = replace(known, until=max(known.until, command.until))
-    return extended, (leased(extended, pool),) if pool and extended.state is LeaseState.HELD else ()
+    return extended, (leased(extended, pool),) if pool and extended.is_at_work else ()
 
 
 def serve(pool: Pool) -> Served:
     """Give leases that wait the devices that are free; end all where the pool was removed."""
     if pool.is_removed:
-        gone = tuple(on_end(lease, LeaseEnd.POOL_REMOVED) for lease in pool.leases)
-        return Served(replace(pool, leases=()), gone, tuple(map(ended, gone)))
+        return _end_all(pool)
     waiting: list[int] = []
     changed: list[Lease] = []
     for lease in pool.queued_leases:
@@ -63,7 +71,14 @@ def serve(pool: Pool) -> Served:
             continue
         pool = _with(pool, held)
         changed.append(held)
-    return Served(pool, tuple(changed), tuple(leased(lease, pool) for lease in changed))
+    return Served(pool, tuple(changed), tuple(leased(lease, pool) for lease in changed if lease.is_at_work))
+
+
+def _end_all(pool: Pool) -> Served:
+    gone = tuple(on_end(lease, LeaseEnd.POOL_REMOVED) for lease in pool.leases if not lease.has_ended)
+    kept = [lease for lease in pool.leases if lease.has_ended]
+    kept += [lease for lease in gone if lease.state is not LeaseState.ENDED]
+    return Served(replace(pool, leases=tuple(kept)), gone, tuple(map(ended, gone)))
 
 
 def is_over(lease: Lease, now: datetime) -> bool:
@@ -71,27 +86,44 @@ def is_over(lease: Lease, now: datetime) -> bool:
     return lease.until + FENCE <= now
 
 
-def on_end(lease: Lease, reason: LeaseEnd) -> Lease:
-    return replace(lease, state=LeaseState.ENDED, machine=None, devices=(), end=reason)
+def on_end(lease: Lease, reason: LeaseEnd, message: str = "") -> Lease:
+    """Return the lease without its devices; where it has a node, with them until `on_released`."""
+    over = replace(lease, end=reason, end_message=message)
+    if over.node is None:
+        return on_released(over)
+    return replace(over, node=replace(over.node, state=LeaseNodeState.ENDING))
+
+
+def on_released(lease: Lease) -> Lease:
+    """Return the lease that is over and of whose node the backend has nothing left."""
+    return replace(lease, state=LeaseState.ENDED, machine=None, devices=())
 
 
 def queued(lease: Lease, pool: Pool) -> DeviceLeaseQueued:
     """Say what a lease waits for that was not served at once."""
-    held = Counter({"jobs": sum(map(len, pool.leased.values()))})
-    for each in pool.leases:
-        if each.state is LeaseState.HELD:
-            held["jobs"] -= each.num_devices
-            held[each.purpose] += each.num_devices
-    holders = ", ".join(f"{count} held by {purpose}" for purpose, count in held.items() if count > 0)
     place = f"{lease.num_devices} device(s) of one machine of pool {pool.name}"
+    return waits(lease, f"{place}: {_holders(pool)}")
+
+
+def waits(lease: Lease, waiting_for: str) -> DeviceLeaseQueued:
     return DeviceLeaseQueued(
         lease_id=lease.lease_id,
         holder=lease.holder,
         purpose=lease.purpose,
         pool=lease.pool,
         devices=lease.num_devices,
-        waiting_for=f"{place}: {holders or 'none is there'}",
+        waiting_for=waiting_for,
     )
+
+
+def _holders(pool: Pool) -> str:
+    held = Counter({"jobs": sum(map(len, pool.leased.values()))})
+    for each in pool.leases:
+        if each.state is LeaseState.HELD:
+            held["jobs"] -= each.num_devices
+            held[each.purpose] += each.num_devices
+    holders = ", ".join(f"{count} held by {purpose}" for purpose, count in held.items() if count > 0)
+    return holders or "none is there"
 
 
 def leased(lease: Lease, pool: Pool) -> DevicesLeased:
@@ -105,6 +137,7 @@ def leased(lease: Lease, pool: Pool) -> DevicesLeased:
         devices=lease.devices,
         device=pool.device,
         until=lease.until,
+        node=lease.node.leased if lease.node else None,
     )
 
 
@@ -126,7 +159,7 @@ def _new(command: LeaseDevices, pool: Pool | None, now: datetime) -> Lease:
 def _why_not(command: LeaseDevices, pool: Pool | None, now: datetime) -> tuple[str, str] | None:
     if pool is None or pool.is_removed:
         return "unknown_pool", f"no pool {command.pool}"
-    if not pool.is_local:
+    if not pool.is_local and command.purpose not in PROGRAMS:
         where = f"pool {pool.name} is of the backend {pool.backend}"
         return "not_local", f"{where}, expected one of the provisioner's machine, where {command.holder} runs"
     if command.devices > pool.devices_per_node:
@@ -147,7 +180,8 @@ def _grant(pool: Pool, lease: Lease, waiting: Sequence[int]) -> Lease | None:
     if machines is None:
         return None
     devices = tuple(pool.free_on(machines[0])[: lease.num_devices])
-    return replace(lease, state=LeaseState.HELD, machine=machines[0], devices=devices)
+    node = None if pool.is_local else LeaseNode(lease_node_name(lease.lease_id))
+    return replace(lease, state=LeaseState.HELD, machine=machines[0], devices=devices, node=node)
 
 
 def _with(pool: Pool, held: Lease) -> Pool:
@@ -165,4 +199,5 @@ def ended(lease: Lease) -> DeviceLeaseEnded:
         purpose=lease.purpose,
         pool=lease.pool,
         reason=lease.end,
+        message=lease.end_message,
     )

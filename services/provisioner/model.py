@@ -1,5 +1,6 @@
 """Pools, and the devices that the nodes of an attempt have of one."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +15,7 @@ from schemas.node import (
     EXIT_REPORTED,
     AllocatedNode,
     LeasedDevices,
+    LeasedNode,
     LeaseEnd,
     PoolCapacityChanged,
 )
@@ -55,10 +57,65 @@ TRANSITIONS = Transitions[AttemptState](
 GONE = frozenset({AttemptState.REFUSED, AttemptState.RELEASED})
 
 
+@dataclass(frozen=True)
+class Program:
+    """What runs on the node of a lease."""
+
+    module: str
+    variables: tuple[str, ...]
+    """Those of the operator's file for nodes that it gets; no key to Kafka is among them."""
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "serving": Program(
+        "services.serving_controller.node",
+        (
+            "RUNNER_SERVING_CONTROLLER_URL",
+            "RUNNER_OMP_NUM_THREADS",
+            "RETUNE_CA_FILE",
+            "RETUNE_CERT_FILE",
+            "RETUNE_KEY_FILE",
+        ),
+    )
+}
+"""Programs of nodes by the purpose of their lease: for these a pool may be of another backend than this machine."""
+
+
 class LeaseState(StrEnum):
     QUEUED = "queued"  # waits for devices
     HELD = "held"
     ENDED = "ended"
+
+
+class LeaseNodeState(StrEnum):
+    STARTING = "starting"  # the backend is being asked
+    QUEUED = "queued"  # waits in the backend's queue
+    RUNNING = "running"
+    ENDING = "ending"  # what the backend has of it is being removed
+
+
+@dataclass(frozen=True)
+class LeaseNode:
+    """The node of a lease in a pool that is not of this machine. It has the devices of the lease."""
+
+    name: str
+    """Name at the cluster backend."""
+    state: LeaseNodeState = LeaseNodeState.STARTING
+    host: str | None = None
+    """Name of the machine, as the backend has it."""
+    public_key: str | None = None
+    notice_deadline: datetime | None = None
+    notice_source: str | None = None
+
+    @property
+    def leased(self) -> LeasedNode:
+        return LeasedNode(
+            node_id=node_id(self.name, 0),
+            public_key=self.public_key,
+            host=self.host,
+            notice_deadline=self.notice_deadline,
+            notice_source=self.notice_source or "",
+        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +135,21 @@ class Lease:
     devices: tuple[int, ...] = ()
     """Numbers of the devices that it has; none before and after."""
     end: LeaseEnd | None = None
+    """Why it ended. One that has a node keeps its devices until the node is gone."""
+    end_message: str = ""
+    """What became of its node."""
+    node: LeaseNode | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is not the holder's any more."""
+        return self.end is not None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its holder may compute on its devices."""
+        has_node = self.node is None or self.node.state is LeaseNodeState.RUNNING
+        return self.state is LeaseState.HELD and not self.has_ended and has_node
 
 
 @dataclass(frozen=True)
@@ -261,3 +333,8 @@ class Attempt:
 
 def node_id(name: str, index: int) -> str:
     return f"{name}-n{index}"
+
+
+def lease_node_name(lease_id: str) -> str:
+    """Return the name of a lease's node at its cluster backend: a DNS label, whatever the lease's id is."""
+    return f"r-{hashlib.sha256(lease_id.encode()).hexdigest()[:24]}-e1"

@@ -27,7 +27,9 @@ NODE = Columns(
 FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message")
 CORDON = Columns("pool, machine, source, reason")
 LEASE = Columns(
-    "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end"
+    "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end,"
+    " end_message, node_name=node.name, node_state=node.state, host=node.host, public_key=node.public_key,"
+    " notice_deadline=node.notice_deadline, notice_source=node.notice_source"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
@@ -67,6 +69,8 @@ LEASED = "SELECT machine, array_agg(device) AS devices FROM device_lease WHERE p
 OPEN_LEASES = f"""
     SELECT {LEASE.selected} FROM service_lease WHERE pool = $1 AND state <> 'ended' ORDER BY asked_at, lease_id"""
 FIND_LEASE = f"SELECT {LEASE.selected} FROM service_lease WHERE lease_id = $1"
+FIND_LEASE_OF_NODE = "SELECT lease_id FROM service_lease WHERE node_name = $1"
+LEASED_NAMES = "SELECT node_name FROM service_lease WHERE node_name = ANY($1) AND state <> 'ended'"
 SAVE_LEASE = f"""
     INSERT INTO service_lease ({LEASE.names}, ended_at)
     VALUES ({LEASE.parameters()}, CASE WHEN $8 = 'ended' THEN now() END)
@@ -158,6 +162,17 @@ async def _with_leases(conn: Connection, row: Record) -> Pool:
 async def find_lease(conn: Connection, lease_id: str) -> Lease | None:
     row = await conn.fetchrow(FIND_LEASE, lease_id)
     return read(Lease, row) if row else None
+
+
+async def find_lease_of_node(conn: Connection, name: str) -> Lease | None:
+    """Return the lease whose node has this name at its cluster backend."""
+    lease_id = await conn.fetchval(FIND_LEASE_OF_NODE, name)
+    return await find_lease(conn, lease_id) if lease_id else None
+
+
+async def leased_names(conn: Connection, names: Iterable[str]) -> set[str]:
+    """Return which of these names of nodes are of leases that the ledger still has."""
+    return {row["node_name"] for row in await conn.fetch(LEASED_NAMES, list(names))}
 
 
 async def save_lease(conn: Connection, lease: Lease) -> None:

@@ -13,7 +13,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -39,15 +38,15 @@ class AttemptFolders:
         return self.nodes_dir / name
 
     def attempts(self) -> Iterator[Path]:
-        """Yield the folders of attempts that are not forgotten."""
-        yield from sorted(self.nodes_dir.glob("a-*"))
+        """Yield the folders of attempts and of nodes of leases that are not forgotten."""
+        yield from sorted(self.nodes_dir.glob("[ar]-*"))
 
     def claim(self, spec: AttemptSpec) -> Path:
         """Write the specification once; if it is there already it must be the same, and the name not used up."""
         root = self.folder(spec.name)
         root.mkdir(parents=True, exist_ok=True, mode=MODE)
         path = root / "spec.json"
-        if not create_whole(path, json.dumps({"digest": spec.digest, **asdict(spec)})):
+        if not create_whole(path, json.dumps({"digest": spec.digest, **spec.fields})):
             digest = json.loads(path.read_text())["digest"]
             if digest != spec.digest:
                 raise SpecConflict(f"{spec.name} exists with spec {digest}, asked for {spec.digest}")

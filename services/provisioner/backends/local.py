@@ -119,7 +119,7 @@ class LocalBackend:
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._folders.nodes_dir / "cache"),
-            **read_env_file(self._runner_env_file),
+            **spec.given(read_env_file(self._runner_env_file)),
             **dict(spec.env),
             **spec.node_env(index),
             **spec.device_env(index),

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from schemas.base import DeviceKind
 from services.provisioner.model import node_id
@@ -18,15 +18,21 @@ from services.provisioner.model import node_id
 
 @dataclass(frozen=True)
 class AttemptSpec:
+    """What is started: the nodes of an attempt of a job, or the one node of a service's lease."""
+
     name: str
-    """`a-<job>-e<attempt>`, a DNS label of at most 52 characters."""
-    job_id: str
-    tenant: str
-    attempt: int
+    """`a-<job>-e<attempt>`, or `r-<digest of the lease>-e1`: a DNS label of at most 52 characters."""
     pool: str
     nodes: int
     devices_per_node: int
     argv: tuple[str, ...]
+    job_id: str = ""
+    tenant: str = ""
+    attempt: int = 0
+    lease_id: str = ""
+    """Lease that the node is for; empty for an attempt of a job."""
+    variables: tuple[str, ...] | None = None
+    """Names of those variables of the operator's file for nodes that it gets; None: all."""
     devices: tuple[tuple[int, ...], ...] = ()
     """Numbers of the devices that each node has; a backend that assigns devices itself passes over them."""
     device: DeviceKind | None = None
@@ -40,10 +46,35 @@ class AttemptSpec:
     @property
     def digest(self) -> str:
         """sha256 of all fields: equal names must have equal digests."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.fields, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields but those of leases where there is none, which an older release does not know."""
+        fields = asdict(self)
+        if not self.lease_id:
+            del fields["lease_id"], fields["variables"]
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "AttemptSpec":
+        """Return the specification whose fields were written as JSON."""
+        tuples = {name: tuple(fields[name]) for name in ("argv", "excluded") if name in fields}
+        tuples["env"] = tuple((name, value) for name, value in fields["env"])
+        if fields.get("variables") is not None:
+            tuples["variables"] = tuple(fields["variables"])
+        return cls(**{**fields, **tuples})
+
+    def given(self, variables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return what its program gets of the operator's variables for nodes."""
+        if self.variables is None:
+            return variables
+        return {name: value for name, value in variables.items() if name in self.variables}
 
     def node_env(self, index: int) -> Mapping[str, str]:
-        """Return the variables from which a runner knows whose node it is."""
+        """Return the variables from which a program knows whose node it is."""
+        if self.lease_id:
+            return {"RUNNER_LEASE_ID": self.lease_id, "RUNNER_NODE_ID": node_id(self.name, index)}
         return {
             "RUNNER_JOB_ID": self.job_id,
             "RUNNER_TENANT": self.tenant,

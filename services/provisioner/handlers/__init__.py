@@ -15,9 +15,11 @@ from schemas.node import (
 )
 from schemas.training import TrainingFailed, TrainingStarted
 from services.provisioner.backends.dispatch import Backends
-from services.provisioner.handlers import leases, machines, messages
+from services.provisioner.handlers import lease_nodes, leases, machines, messages
 from services.provisioner.handlers.apply import CreateNodes, Due, EndNode, NotifyNode, ReleaseNodes
 from services.provisioner.handlers.cluster import Cluster, nothing
+from services.provisioner.handlers.lease_nodes import LeaseNodes
+from services.provisioner.handlers.leases import StartLeaseNode, StopLeaseNode
 from services.provisioner.handlers.pools import Connect, Pools
 from services.provisioner.node_keys import NodeKeys
 from shared.service import Service
@@ -36,8 +38,8 @@ def register(
     _register_messages(service)
     _register_pools(service, Pools(service, pools_file, backends, connect))
     _register_machines(service)
-    _register_leases(service)
-    _register_cluster(service, Cluster(service, backends, node_keys))
+    _register_leases(service, LeaseNodes(service, backends, node_keys))
+    _register_cluster(service, Cluster(service, backends, node_keys, lease_nodes.observed))
 
 
 def _register_messages(service: Service) -> None:
@@ -62,10 +64,16 @@ def _register_machines(service: Service) -> None:
     service.on(UncordonMachine, machines.uncordon_machine)
 
 
-def _register_leases(service: Service) -> None:
+def _register_leases(service: Service, nodes: LeaseNodes) -> None:
     service.on(LeaseDevices, leases.lease_devices)
     service.on(ReturnDevices, leases.return_devices)
     service.on_timer(leases.LeaseDue, leases.lease_due)
+    service.on_task(
+        StartLeaseNode, work=nodes.start, done=nodes.started, failed=nodes.start_failed, concurrency=PARALLEL
+    )
+    service.on_task(
+        StopLeaseNode, work=nodes.stop, done=nodes.stopped, failed=nodes.again, concurrency=PARALLEL_ENDS
+    )
 
 
 def _register_cluster(service: Service, cluster: Cluster) -> None:

@@ -11,8 +11,9 @@ from services.provisioner import store
 from services.provisioner.decide import Action, Create, Decision, End, Notify, Release
 from services.provisioner.handlers import machines
 from services.provisioner.handlers.leases import announce
+from services.provisioner.handlers.tasks import BackendTask
 from services.provisioner.model import Attempt
-from shared.messaging.unit import Task, Unit
+from shared.messaging.unit import Unit
 
 
 class Due(BaseModel):
@@ -22,21 +23,14 @@ class Due(BaseModel):
     number: int
 
 
-class BackendTask(Task):
-    """Something to do at the cluster backend, where the attempt has this name."""
+class AttemptTask(BackendTask):
+    """Something to do with the nodes of an attempt."""
 
     job_id: str
     number: int
-    name: str
-    pool: str = ""
-    """Pool of its nodes, which says at which backend; empty for an attempt that nobody knows."""
-
-    @property
-    def key(self) -> str:
-        return self.name
 
 
-class CreateNodes(BackendTask):
+class CreateNodes(AttemptTask):
     tenant: str
     nodes: int
     devices_per_node: int
@@ -49,11 +43,11 @@ class CreateNodes(BackendTask):
     start_deadline: datetime
 
 
-class ReleaseNodes(BackendTask):
+class ReleaseNodes(AttemptTask):
     grace_seconds: float
 
 
-class NotifyNode(BackendTask):
+class NotifyNode(AttemptTask):
     index: int
     deadline: datetime
 
@@ -62,7 +56,7 @@ class NotifyNode(BackendTask):
         return f"{self.name}:{self.index}:{self.deadline.isoformat()}"
 
 
-class EndNode(BackendTask):
+class EndNode(AttemptTask):
     index: int
 
     @property
@@ -87,7 +81,7 @@ async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
         await unit.set_timer(Due(job_id=after.job_id, number=after.number), at=decision.wake_at)
 
 
-def _task(attempt: Attempt, action: Action) -> BackendTask:
+def _task(attempt: Attempt, action: Action) -> AttemptTask:
     where = _where(attempt)
     match action:
         case Create(excluded):

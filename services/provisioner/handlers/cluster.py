@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,7 +19,7 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.handlers.apply import (
-    BackendTask,
+    AttemptTask,
     CreateNodes,
     EndNode,
     NotifyNode,
@@ -37,9 +38,8 @@ from shared.service import Service
 
 log = get_logger(__name__)
 
-RUNNER = (sys.executable, "-m", "services.trainer_agent.runner")
+RUNNER = "services.trainer_agent.runner"
 REPOSITORY = Path(__file__).parents[3]
-
 
 FOLLOW_AGAIN = timedelta(seconds=1)
 KNOWN_AT_MOST = 10_000
@@ -68,6 +68,8 @@ class Cluster:
     service: Service
     backends: Backends
     node_keys: NodeKeys
+    observe_other: Callable[[Unit, AttemptStatus], Awaitable[bool]]
+    """Takes in what a backend shows under a name that no attempt has."""
 
     async def create(self, task: CreateNodes) -> Created:
         """Create the nodes unless the attempt was stopped."""
@@ -139,7 +141,7 @@ class Cluster:
     async def end(self, task: EndNode) -> None:
         await self.backends.of(task.pool).end(task.name, task.index)
 
-    async def again(self, task: BackendTask, error: Exception, unit: Unit) -> None:
+    async def again(self, task: AttemptTask, error: Exception, unit: Unit) -> None:
         """Ask the backend again: what is asked for must happen in the end, or nodes leak."""
         log.error("backend does not answer", task=type(task).__name__, name=task.name, error=str(error))
         await unit.start_task(task)
@@ -180,7 +182,8 @@ class Cluster:
         """End what nobody will release. The backend is asked first: a row is older than its nodes."""
         names = [status.name for status in await backend.list_owned()]
         async with self.service.unit() as unit:
-            orphans = decide.orphans(await store.states_of(unit.conn, names))
+            of_leases = await store.leased_names(unit.conn, names)
+            orphans = decide.orphans(await store.states_of(unit.conn, set(names) - of_leases))
         for name in orphans:
             log.warning("orphan removed", name=name)
             await backend.stop(name, 0.0)
@@ -190,13 +193,15 @@ class Cluster:
         """Return whether the attempt was ready to take it in."""
         async with self.service.unit() as unit:
             attempt = await store.lock_attempt_named(unit.conn, status.name)
-            if attempt is None or attempt.state is AttemptState.CREATING:
+            if attempt is None:
+                return await self.observe_other(unit, status)
+            if attempt.state is AttemptState.CREATING:
                 return False
             await apply(unit, attempt, decide.on_status(attempt, status, now=unit.now))
             return True
 
 
-async def nothing(task: BackendTask, result: None, unit: Unit) -> None:
+async def nothing(task: AttemptTask, result: None, unit: Unit) -> None:
     """Do nothing: the watch sees what comes of it."""
 
 
@@ -206,7 +211,14 @@ def _code(error: Exception) -> str:
     return "refused" if isinstance(error, Rejected) else decide.BACKEND_FAILED
 
 
+def command_of(module: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the command that runs a module on a node, and its environment."""
+    # A node's folder is its working directory, so the repository has to be named.
+    return (sys.executable, "-m", module), (("PYTHONPATH", str(REPOSITORY)),)
+
+
 def _spec(task: CreateNodes) -> AttemptSpec:
+    argv, env = command_of(RUNNER)
     return AttemptSpec(
         name=task.name,
         job_id=task.job_id,
@@ -218,14 +230,13 @@ def _spec(task: CreateNodes) -> AttemptSpec:
         devices=task.devices,
         device=task.device,
         excluded=task.excluded,
-        argv=RUNNER,
-        # A node's folder is its working directory, so the repository has to be named.
-        env=(("PYTHONPATH", str(REPOSITORY)),),
+        argv=argv,
+        env=env,
         grace_seconds=task.grace_seconds,
     )
 
 
-async def _get(unit: Unit, task: BackendTask) -> Attempt:
+async def _get(unit: Unit, task: AttemptTask) -> Attempt:
     attempt = await store.lock_attempt(unit.conn, task.job_id, task.number)
     assert attempt is not None, "a task is started in the transaction that saves its attempt"
     return attempt

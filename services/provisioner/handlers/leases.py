@@ -2,10 +2,13 @@
 
 from pydantic import BaseModel
 
+from schemas.base import DeviceKind, Message
 from schemas.node import LeaseDevices, LeaseEnd, ReturnDevices
 from services.provisioner import leases, store
+from services.provisioner.handlers.tasks import BackendTask
 from services.provisioner.leases import FENCE
-from services.provisioner.model import Lease, LeaseState, Pool
+from services.provisioner.machines import avoided
+from services.provisioner.model import Lease, LeaseNodeState, Pool
 from shared.errors import Refused
 from shared.log import get_logger
 from shared.messaging.unit import Unit
@@ -19,12 +22,48 @@ class LeaseDue(BaseModel):
     lease_id: str
 
 
+class LeaseTask(BackendTask):
+    """Something to do with the node of a lease, which has this name at the cluster backend."""
+
+    lease_id: str
+
+
+class StartLeaseNode(LeaseTask):
+    purpose: str
+    num_devices: int
+    devices: tuple[int, ...]
+    device: DeviceKind | None
+    excluded: tuple[str, ...]
+    """Machines that it must not run on, by the names that the backend gives them."""
+
+
+class StopLeaseNode(LeaseTask):
+    pass
+
+
 async def announce(unit: Unit, pool: Pool) -> None:
     """Announce what the locked pool has, after those were served who wait for devices of it."""
     served = leases.serve(pool)
     for lease in served.changed:
-        await store.save_lease(unit.conn, lease)
+        await save(unit, pool, lease)
     await unit.emit(*served.events, served.pool.capacity)
+
+
+async def save(unit: Unit, pool: Pool, lease: Lease, *events: Message, before: Lease | None = None) -> None:
+    """Write the lease and emit what came of it; a node that it gets or loses is a task at the cluster backend.
+
+    before: the lease as it was, where it may have had the state of its node already.
+    """
+    await store.save_lease(unit.conn, lease)
+    await unit.emit(*events)
+    state = lease.node and lease.node.state
+    if before is not None and before.node is not None and before.node.state is state:
+        return
+    if state is LeaseNodeState.STARTING:
+        await unit.start_task(_start(pool, lease))
+    elif state is LeaseNodeState.ENDING and lease.devices:
+        assert lease.node is not None, "a state is of a node"
+        await unit.start_task(StopLeaseNode(lease_id=lease.lease_id, name=lease.node.name, pool=pool.name))
 
 
 async def lease_devices(command: LeaseDevices, unit: Unit) -> None:
@@ -40,15 +79,15 @@ async def lease_devices(command: LeaseDevices, unit: Unit) -> None:
 
 
 async def return_devices(command: ReturnDevices, unit: Unit) -> None:
-    lease = await _lock(unit, command.lease_id)
+    lease = await lock(unit, command.lease_id)
     if lease is None:
         raise Refused("unknown_lease", f"no lease {command.lease_id}", subject_id=command.lease_id)
     await _end(unit, lease, LeaseEnd.RETURNED)
 
 
 async def lease_due(timer: LeaseDue, unit: Unit) -> None:
-    lease = await _lock(unit, timer.lease_id)
-    if lease is None or lease.state is LeaseState.ENDED:
+    lease = await lock(unit, timer.lease_id)
+    if lease is None or lease.has_ended:
         return
     if not leases.is_over(lease, unit.now):
         await unit.set_timer(timer, at=lease.until + FENCE)
@@ -57,25 +96,7 @@ async def lease_due(timer: LeaseDue, unit: Unit) -> None:
     await _end(unit, lease, LeaseEnd.EXPIRED)
 
 
-async def _begin(unit: Unit, lease: Lease) -> None:
-    """Serve it, or say what it waits for."""
-    await unit.set_timer(LeaseDue(lease_id=lease.lease_id), at=lease.until + FENCE)
-    pool = await _pool(unit, lease)
-    if not any(each.lease_id == lease.lease_id for each in leases.serve(pool).changed):
-        await unit.emit(leases.queued(lease, pool))
-    await announce(unit, pool)
-
-
-async def _end(unit: Unit, lease: Lease, reason: LeaseEnd) -> None:
-    if lease.state is LeaseState.ENDED:
-        return
-    after = leases.on_end(lease, reason)
-    await store.save_lease(unit.conn, after)
-    await unit.emit(leases.ended(after))
-    await announce(unit, await _pool(unit, lease))
-
-
-async def _lock(unit: Unit, lease_id: str) -> Lease | None:
+async def lock(unit: Unit, lease_id: str) -> Lease | None:
     """Return the lease as it is once its pool is locked: whoever changes a lease has that lock."""
     known = await store.find_lease(unit.conn, lease_id)
     if known is None:
@@ -84,7 +105,38 @@ async def _lock(unit: Unit, lease_id: str) -> Lease | None:
     return await store.find_lease(unit.conn, lease_id)
 
 
-async def _pool(unit: Unit, lease: Lease) -> Pool:
+async def pool_of(unit: Unit, lease: Lease) -> Pool:
     pool = await store.lock_pool(unit.conn, lease.pool)
     assert pool is not None, "a lease has a pool"
     return pool
+
+
+async def _begin(unit: Unit, lease: Lease) -> None:
+    """Serve it, or say what it waits for."""
+    await unit.set_timer(LeaseDue(lease_id=lease.lease_id), at=lease.until + FENCE)
+    pool = await pool_of(unit, lease)
+    if not any(each.lease_id == lease.lease_id for each in leases.serve(pool).changed):
+        await unit.emit(leases.queued(lease, pool))
+    await announce(unit, pool)
+
+
+async def _end(unit: Unit, lease: Lease, reason: LeaseEnd) -> None:
+    if lease.has_ended:
+        return
+    after = leases.on_end(lease, reason)
+    await save(unit, await pool_of(unit, lease), after, leases.ended(after), before=lease)
+    await announce(unit, await pool_of(unit, lease))
+
+
+def _start(pool: Pool, lease: Lease) -> StartLeaseNode:
+    assert lease.node is not None, "it was given a node"
+    return StartLeaseNode(
+        lease_id=lease.lease_id,
+        name=lease.node.name,
+        pool=pool.name,
+        purpose=lease.purpose,
+        num_devices=lease.num_devices,
+        devices=lease.devices,
+        device=pool.device,
+        excluded=avoided(pool, (), nodes=1),
+    )

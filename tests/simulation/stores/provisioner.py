@@ -38,6 +38,16 @@ async def find_lease(conn: Tables, lease_id: str) -> Lease | None:
     return conn.get("service_lease", lease_id)  # type: ignore[no-any-return]
 
 
+async def find_lease_of_node(conn: Tables, name: str) -> Lease | None:
+    of_node = (lease for lease in conn.rows("service_lease") if lease.node and lease.node.name == name)
+    return next(of_node, None)
+
+
+async def leased_names(conn: Tables, names: Iterable[str]) -> set[str]:
+    leases = [lease for lease in conn.rows("service_lease") if lease.node is not None]
+    return {each.node.name for each in leases if each.state is not LeaseState.ENDED} & {*names}
+
+
 async def save_lease(conn: Tables, lease: Lease) -> None:
     conn.put("service_lease", lease.lease_id, lease)
 

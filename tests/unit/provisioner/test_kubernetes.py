@@ -24,13 +24,13 @@ from services.provisioner.settings import KubernetesPool
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 SPEC = AttemptSpec(
     "a-x-e1",
-    "x",
-    "demo",
-    1,
     "spot",
     2,
     8,
     ("python", "-m", "runner"),
+    job_id="x",
+    tenant="demo",
+    attempt=1,
     env=(("PYTHONPATH", "/app"),),
     grace_seconds=12.2,
 )
@@ -104,7 +104,7 @@ class TestManifest:
 
     def test_a_gang_is_spread_and_excluded_machines_are_avoided(self):
         affinity = pod_spec(
-            AttemptSpec("a-x-e1", "x", "demo", 1, "spot", 2, 8, ("run",), excluded=("k1", "k2"))
+            AttemptSpec("a-x-e1", "spot", 2, 8, ("run",), "x", "demo", 1, excluded=("k1", "k2"))
         )["affinity"]
         [own] = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert own["labelSelector"]["matchLabels"] == {manifest.ATTEMPT: "a-x-e1"}

@@ -24,9 +24,11 @@ from tests.unit.provisioner.attempts import NOON, SECOND, a_pool, a_schedule, ty
 UNTIL = NOON + timedelta(minutes=5)
 
 
-def asked(lease_id="lease-1", *, devices=1, pool="spot", until=UNTIL) -> LeaseDevices:
+def asked(
+    lease_id="lease-1", *, devices=1, pool="spot", until=UNTIL, purpose: str = "scoring"
+) -> LeaseDevices:
     return LeaseDevices(
-        lease_id=lease_id, holder="evaluator", purpose="scoring", pool=pool, devices=devices, until=until
+        lease_id=lease_id, holder="evaluator", purpose=purpose, pool=pool, devices=devices, until=until
     )
 
 
@@ -105,6 +107,7 @@ class TestAsking:
             (asked(pool="moon"), None, "unknown_pool"),
             (asked(), a_pool(is_removed=True), "unknown_pool"),
             (asked(), a_pool(backend="slurm"), "not_local"),
+            (asked(devices=3, purpose="serving"), a_pool(backend="slurm"), "too_many_devices"),
             (asked(devices=3), a_pool(), "too_many_devices"),
             (asked(until=NOON), a_pool(), "too_late"),
         ],

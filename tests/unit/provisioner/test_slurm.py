@@ -126,7 +126,7 @@ def test_a_comment_names_the_installation():
 class TestSubmission:
     ROOT = Path("/shared/a folder/a-x-e1")
     SPEC = AttemptSpec(
-        "a-x-e1", "x", "demo", 1, "spot", 2, 8, ("run",), excluded=("n1", "n2"), grace_seconds=0.2
+        "a-x-e1", "spot", 2, 8, ("run",), "x", "demo", 1, excluded=("n1", "n2"), grace_seconds=0.2
     )
 
     def test_has_what_the_pool_says(self):

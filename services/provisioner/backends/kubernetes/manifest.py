@@ -124,8 +124,8 @@ def _container(spec: AttemptSpec, pool: KubernetesPool) -> Manifest:
         "command": list(spec.argv),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "workingDir": WORK,
-        "envFrom": [{"secretRef": {"name": pool.secret}}],
-        "env": _environment(spec, pool),
+        "envFrom": [{"secretRef": {"name": pool.secret}}] if spec.variables is None else [],
+        "env": _environment(spec, pool) + _given(spec, pool),
         "resources": {"requests": {**pool.requests, **devices}, "limits": {**pool.limits, **devices}},
         "volumeMounts": [
             {"name": "work", "mountPath": WORK},
@@ -151,6 +151,17 @@ def _environment(spec: AttemptSpec, pool: KubernetesPool) -> list[Manifest]:
     }
     own = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     return own + [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _given(spec: AttemptSpec, pool: KubernetesPool) -> list[Manifest]:
+    """Return the variables of the operator's secret where a pod does not get all."""
+    return [
+        {
+            "name": name,
+            "valueFrom": {"secretKeyRef": {"name": pool.secret, "key": name, "optional": True}},
+        }
+        for name in spec.variables or ()
+    ]
 
 
 def _affinity(spec: AttemptSpec) -> Manifest:

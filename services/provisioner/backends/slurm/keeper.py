@@ -82,7 +82,7 @@ class Keeper:
         return {
             **inherited("RUNNER_"),
             "RUNNER_CACHE_DIR": str(self._cache),
-            **read_env_file(self._env_file),
+            **spec.given(read_env_file(self._env_file)),
             **dict(spec.env),
             **spec.node_env(self._index),
             "RUNNER_HOST": _address(self._host),
@@ -130,9 +130,7 @@ class Keeper:
 def _spec(root: Path) -> AttemptSpec:
     fields: dict[str, Any] = json.loads((root / "spec.json").read_text())
     del fields["digest"]
-    fields["argv"] = tuple(fields["argv"])
-    fields["env"] = tuple((name, value) for name, value in fields["env"])
-    return AttemptSpec(**fields)
+    return AttemptSpec.from_fields(fields)
 
 
 def _address(host: str) -> str:
