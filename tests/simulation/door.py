@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from schemas.node import EXIT_FENCED
 from schemas.topics import AGENT_DIRECTIVES
 from schemas.training import RunnerHeartbeat, RunnerReport
-from services.trainer_agent.runner.decide import Progress, why_fenced
+from services.trainer_agent.runner.decide import Progress
+from shared.nodes.fence import why_fenced
 from tests.simulation.clock import Signal, pause, wait
 from tests.simulation.journal import Journal, Reported
 

@@ -14,7 +14,7 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from services.provisioner.model import node_id
-from services.trainer_agent.runner.decide import Grant
+from shared.nodes.fence import Grant
 from tests.simulation.clock import Signal, pause, wait
 from tests.simulation.door import FENCE_AFTER
 from tests.simulation.journal import Journal

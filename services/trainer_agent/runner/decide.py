@@ -92,39 +92,6 @@ class StopRequest:
         return min((deadline for deadline in known if deadline is not None), default=None)
 
 
-@dataclass(frozen=True)
-class Grant:
-    """What the runner last read of its grant."""
-
-    read_at: float
-    """Monotonic seconds at which the newest successful read began."""
-    is_withdrawn: bool = False
-
-
-def why_fenced(
-    *,
-    acknowledged_at: float,
-    grant: Grant | None,
-    fence_after: timedelta,
-    outage_limit: timedelta,
-    now: float,
-) -> str:
-    """Return why this runner must end itself; empty where it may continue. Times are monotonic seconds.
-
-    `acknowledged_at`: when the newest acknowledged heartbeat was sent. `grant`: None where the cluster backend grants
-    nothing.
-    """
-    silence = timedelta(seconds=now - acknowledged_at)
-    if silence >= (outage_limit if grant else fence_after):
-        return f"no heartbeat was acknowledged for {silence}"
-    if grant is None:
-        return ""
-    if grant.is_withdrawn:
-        return "the cluster backend withdrew the grant of this node"
-    unread = timedelta(seconds=now - grant.read_at)
-    return f"the grant of this node could not be read for {unread}" if unread >= fence_after else ""
-
-
 class Section(StrEnum):
     SETUP = "setup"
     STEP = "step"

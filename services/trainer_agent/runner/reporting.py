@@ -1,20 +1,15 @@
 """Reports in order, each sent until it is acknowledged; heartbeats; and the end of a runner that must stop."""
 
 import asyncio
-import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 from schemas.base import Message
-from schemas.node import EXIT_FENCED
 from schemas.training import REPORTS, RunnerHeartbeat, RunnerReport
 from services.trainer_agent.runner.channel import Channel, NotAcknowledged
-from services.trainer_agent.runner.decide import Grant
 from services.trainer_agent.runner.journal import Acknowledged, Journal, Reported
 from shared.clock import utc_now
 from shared.log import get_logger
@@ -22,8 +17,8 @@ from shared.log import get_logger
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.5
-GRANT_POLL_SECONDS = 0.5
-FENCE_POLL_SECONDS = 0.3
+
+
 MAX_BEATS = 3
 """Most heartbeats under way at once: while Kafka is away, more of them would only say the same."""
 State = Literal["waiting", "fetching", "training", "stopping"]
@@ -96,47 +91,3 @@ class Heartbeat:
         except NotAcknowledged:
             return
         self.acknowledged_at = max(self.acknowledged_at, sent_at)
-
-
-class GrantReader(threading.Thread):
-    """Reads the grant again and again, in a thread of its own, since a read may hang."""
-
-    def __init__(self, file: Path, *, node_id: str) -> None:
-        super().__init__(name="grant", daemon=True)
-        self._file = file
-        self._node_id = node_id
-        self.grant = Grant(read_at=time.monotonic())
-
-    def run(self) -> None:
-        while not self.grant.is_withdrawn:
-            self.grant = self._read(time.monotonic())
-            time.sleep(GRANT_POLL_SECONDS)
-
-    def _read(self, began: float) -> Grant:
-        try:
-            holder = self._file.read_text().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            holder = ""
-        except (OSError, UnicodeError) as error:
-            log.warning("grant not readable", error=f"{type(error).__name__}: {error}")
-            return self.grant
-        return Grant(began, is_withdrawn=holder != self._node_id)
-
-
-class HeartbeatWatchdog(threading.Thread):
-    """Ends this process, and its child first, as soon as there is a reason.
-
-    It is a thread, so that it also acts where the event loop hangs.
-    """
-
-    def __init__(self, reason: Callable[[], str], *, end_child: Callable[[], None]) -> None:
-        super().__init__(name="fence", daemon=True)
-        self._reason = reason
-        self._end_child = end_child
-
-    def run(self) -> None:
-        while not (reason := self._reason()):
-            time.sleep(FENCE_POLL_SECONDS)
-        log.error("this runner ends itself", reason=reason)
-        self._end_child()
-        os._exit(EXIT_FENCED)

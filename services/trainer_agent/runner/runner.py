@@ -15,19 +15,20 @@ from services.trainer_agent.protocol import Outcome, TrainingOrder
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
-from services.trainer_agent.runner.decide import Ending, StopRequest, why_fenced
+from services.trainer_agent.runner.decide import Ending, StopRequest
 from services.trainer_agent.runner.features import ReferenceUploader
 from services.trainer_agent.runner.gang import OwnCertificate, meeting
 from services.trainer_agent.runner.inputs import Inputs, best_before
 from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.reporting import GrantReader, Heartbeat, HeartbeatWatchdog, Reporter, State
+from services.trainer_agent.runner.reporting import Heartbeat, Reporter, State
 from services.trainer_agent.runner.session import Session
 from services.trainer_agent.runner.settings import Settings
 from services.trainer_agent.runner.storing import is_storage_away
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
+from shared.nodes.fence import GrantReader, HeartbeatWatchdog, why_fenced
 from shared.ports import free_port
 from shared.processes.ending import kill_marked
 from shared.retry import RetryPolicy

@@ -25,16 +25,15 @@ from services.trainer_agent.runner.decide import (
     DRIFT,
     ChildEnd,
     Ending,
-    Grant,
     Move,
     Progress,
     Section,
     StopRequest,
     conclude,
     next_move,
-    why_fenced,
 )
 from services.trainer_agent.runner.settings import Settings
+from shared.nodes.fence import Grant, why_fenced
 from tests.builders import a_preparation
 from tests.chaos.scale import note
 

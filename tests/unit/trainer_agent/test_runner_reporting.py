@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemas.training import RunnerHeartbeat, StepMetrics, StepValidated
-from services.trainer_agent.runner import metrics, reporting
+from services.trainer_agent.runner import metrics
 from services.trainer_agent.runner.channel import NotAcknowledged
 from services.trainer_agent.runner.metrics import MetricsBatch
-from services.trainer_agent.runner.reporting import GrantReader, Heartbeat
+from services.trainer_agent.runner.reporting import Heartbeat
+from shared.nodes import fence
+from shared.nodes.fence import GrantReader
 
 NODE = "a-job-e1-n0"
 
@@ -25,7 +27,7 @@ def file(tmp_path):
 @pytest.fixture
 def reader(file, monkeypatch):
     """It reads without end until its grant is withdrawn."""
-    monkeypatch.setattr(reporting, "GRANT_POLL_SECONDS", 0.001)
+    monkeypatch.setattr(fence, "GRANT_POLL_SECONDS", 0.001)
     reader = GrantReader(file, node_id=NODE)
     yield reader
     file.unlink(missing_ok=True)
