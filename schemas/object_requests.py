@@ -3,7 +3,7 @@
 A body is JSON, signed with the node's key (`shared/signatures.py`).
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
@@ -17,6 +17,8 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_REQUESTS = 32
 MAX_PARTS = 10_000
 """So many parts an upload may have in S3."""
+MAX_AGE = timedelta(minutes=2)
+"""So far from now may be the time at which a node signed, in either direction."""
 SIGNATURE_HEADER = "retune-signature"
 """Header of HTTP with the signature of the body, in base64."""
 

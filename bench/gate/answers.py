@@ -179,12 +179,14 @@ async def _start(backend: LocalBackend, http: httpx.AsyncClient, base: Path, ada
         except NoAnswer:
             seen = await backend.inspect("bench")
             if seen is None or not seen.is_alive:
-                raise SystemExit(backend.log_tail("bench")) from None
+                raise SystemExit(await backend.log_tail("bench")) from None
             await asyncio.sleep(0.5)
     await client.load(CANDIDATE, adapter.absolute())
     names = {Side.BASE: BASE, Side.CANDIDATE: CANDIDATE}
+    engine = await backend.engine("bench")
+    assert engine is not None, "a replica of this machine has one"
     return VllmEngine(
-        http, seen.url, backend.key("bench"), name=backend.engine.name, names=names, timeout_seconds=600
+        http, seen.url, backend.key("bench"), name=engine.name, names=names, timeout_seconds=600
     )
 
 

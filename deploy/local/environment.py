@@ -134,8 +134,11 @@ def threads_of_a_process() -> int:
 
 def runner_env(state: State) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
-    url = f"{state.scheme}://{LOOPBACK}:{state.port('trainer_agent')}"
-    settings = {**_kafka(state, RUNNER), "TRAINER_AGENT_URL": url, **threads}
+    urls = {
+        f"{service.upper()}_URL": f"{state.scheme}://{LOOPBACK}:{state.port(service)}"
+        for service in ("trainer_agent", "serving_controller")
+    }
+    settings = {**_kafka(state, RUNNER), **urls, **threads}
     return {f"RUNNER_{name}": value for name, value in settings.items()} | _authority(state)
 
 

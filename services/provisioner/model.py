@@ -71,7 +71,8 @@ PROGRAMS: Mapping[str, Program] = {
         "services.serving_controller.node",
         (
             "RUNNER_SERVING_CONTROLLER_URL",
-            "RUNNER_OMP_NUM_THREADS",
+            "RUNNER_REPLICA_ARGV",
+            "RUNNER_REPLICA_READS",
             "RETUNE_CA_FILE",
             "RETUNE_CERT_FILE",
             "RETUNE_KEY_FILE",

@@ -4,10 +4,14 @@ from datetime import timedelta
 
 from prometheus_client import REGISTRY
 
-from services.serving_controller import handlers
-from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller import handlers, protocol
+from services.serving_controller.clients.backend import ReplicaBackend, ReplicaFiles
+from services.serving_controller.clients.files import LocalFiles, ModelFiles
+from services.serving_controller.clients.keys import ReplicaKeys
 from services.serving_controller.clients.local import LocalBackend
+from services.serving_controller.clients.pool import PoolBackend
 from services.serving_controller.gauges import GAUGES
+from services.serving_controller.handlers.nodes import NodeDoor, Records
 from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.replica_metrics import ReplicaMetrics
@@ -21,10 +25,10 @@ def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("serving_controller", settings)
     http = http_client(settings.tls)
-    backend = LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine)
+    backend, files = _on_nodes(service, settings) if settings.on_nodes else _local(service, settings)
     steps = Steps(
         backend,
-        ModelFiles(service.objects, scratch=settings.scratch_dir),
+        files,
         http,
         policy=settings.policy,
         clock=service.clock,
@@ -49,6 +53,22 @@ def build(settings: Settings | None = None) -> Service:
     service.on_stop(replica_metrics.close)
     service.on_stop(http.aclose)
     return service
+
+
+def _local(service: Service, settings: Settings) -> tuple[ReplicaBackend, ReplicaFiles]:
+    backend = LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine)
+    files = ModelFiles(service.objects, scratch=settings.scratch_dir)
+    return backend, LocalFiles(files, backend.folder)
+
+
+def _on_nodes(service: Service, settings: Settings) -> tuple[ReplicaBackend, ReplicaFiles]:
+    options = settings.engine.options
+    door = NodeDoor(service, settings, engine=options)
+    service.on_post(protocol.ROUTE, door.report, max_bytes=protocol.MAX_BODY_BYTES)
+    service.on_post(protocol.OBJECTS_ROUTE, door.objects, max_bytes=protocol.MAX_BODY_BYTES)
+    keys = ReplicaKeys(settings.replicas_dir, settings.keys_dir)
+    backend = PoolBackend(Records(service), keys, engine=options)
+    return backend, backend
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Literal, Self
 
 from schemas.envelope import Origin
+from services.serving_controller.protocol import FolderState, ModelFolder, NodeReport, ReplicaStart
 from shared.device_leases.lease import HeldLease
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -270,6 +271,27 @@ class ReplicaSet:
     def max_rank(self) -> int:
         ranks = (self.desired_rank, *(adapter.rank for adapter in self.adapters.values()))
         return max((allowed_rank(rank) for rank in ranks if rank), default=0)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """The node of a replica: what shall be there, and what it has reported."""
+
+    replica_id: str
+    lease_id: str
+    folders: tuple[ModelFolder, ...]
+    start: ReplicaStart | None
+    report: NodeReport
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the replica that shall run there has not ended, as far as the node has reported."""
+        started = self.start is not None and self.report.incarnation == self.start.incarnation
+        return self.report.is_alive if started else self.start is not None
+
+    def state_of(self, folder: ModelFolder) -> FolderState:
+        none = FolderState(folder_id=folder.folder_id)
+        return next((each for each in self.report.folders if each.folder_id == folder.folder_id), none)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from services.serving_controller.clients.local import LOOPBACK, Engine
 from services.serving_controller.decide.pools import Policy
 from shared.device_leases.holder import DeviceLeases
 from shared.settings import ServiceSettings
-from shared.tls import CA_FILE, CERT_FILE
+from shared.tls import CA_FILE, CERT_FILE, require_https
 
 
 class Settings(ServiceSettings):
@@ -25,8 +25,12 @@ class Settings(ServiceSettings):
     """One file per replica with the key to its API, for the gateway."""
 
     pool: Annotated[str, Field(min_length=1)] | None = None
-    """Pool of the provisioner's machine of which each replica leases its devices; None: replicas take what this
-    machine has."""
+    """Pool of which each replica leases its devices; None: replicas take what this machine has."""
+    on_nodes: bool = False
+    """Run each replica on a node of `pool`, which is of another backend than the provisioner's machine. Else they are
+    processes of this machine, and so must the devices of `pool` be."""
+    nodes_s3_endpoint: str = ""
+    """Address at which nodes of replicas reach S3. Empty: `s3_endpoint`."""
     devices_per_replica: PositiveInt = 1
     """Devices over which vLLM shares a replica's model (its `--tensor-parallel-size`)."""
     lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(hours=1)
@@ -83,6 +87,8 @@ class Settings(ServiceSettings):
     @model_validator(mode="after")
     def _require_certificate(self) -> Self:
         """Others refuse replicas in plain text."""
+        name = "SERVING_CONTROLLER_NODES_S3_ENDPOINT"
+        require_https(self.tls.ca_file, **{name: self.nodes_s3_endpoint})
         if self.tls.ca_file and not self.tls.cert_file:
             raise ValueError(f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} is set")
         return self
@@ -95,6 +101,12 @@ class Settings(ServiceSettings):
                 f"devices_per_replica: found {self.devices_per_replica} with pool={self.pool} and "
                 f"one_process={self.one_process}, expected a pool, and one_process=False"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _require_pool(self) -> Self:
+        if self.on_nodes and self.pool is None:
+            raise ValueError("pool: found nothing, expected the name of a pool because on_nodes is set")
         return self
 
     @model_validator(mode="after")
@@ -111,7 +123,11 @@ class Settings(ServiceSettings):
         if self.pool is None:
             return None
         return DeviceLeases(
-            pool=self.pool, devices=self.devices_per_replica, purpose="serving", term=self.lease_term
+            pool=self.pool,
+            devices=self.devices_per_replica,
+            purpose="serving",
+            term=self.lease_term,
+            has_nodes=True,
         )
 
     @property

@@ -8,11 +8,13 @@ from typing import Any
 from services.serving_controller.model import (
     Candidate,
     DesiredServable,
+    NodeRecord,
     Replica,
     ReplicaSetServables,
     Retired,
     Slot,
 )
+from services.serving_controller.protocol import NodeReport
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
@@ -119,6 +121,19 @@ SAVE_CANDIDATE = f"""
     ON CONFLICT (eval_id) DO UPDATE SET {CANDIDATE.excluded}"""
 
 CANDIDATES = f"SELECT {CANDIDATE.selected} FROM candidate"
+
+NODE = Columns("replica_id, lease_id, folders, start, report")
+NODE_ORDER = Columns("folders, start")
+# Of leases that were not given back.
+NODES = f"SELECT {NODE.selected} FROM replica_node JOIN held_lease USING (lease_id)"
+SAVE_REPORT = f"""
+    INSERT INTO replica_node (replica_id, lease_id, report) VALUES ($1, $2, $3)
+    ON CONFLICT (replica_id) DO UPDATE SET lease_id = $2, report = $3,
+        folders = CASE WHEN replica_node.lease_id = $2 THEN replica_node.folders ELSE '[]' END,
+        start = CASE WHEN replica_node.lease_id = $2 THEN replica_node.start END
+    RETURNING {NODE.selected}"""
+SAVE_ORDER = "UPDATE replica_node SET folders = $3, start = $4 WHERE (replica_id, lease_id) = ($1, $2)"
+FORGET_NODES = "DELETE FROM replica_node WHERE lease_id NOT IN (SELECT lease_id FROM held_lease)"
 
 HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE replica_set = $1 AND phase = 'ready')"
 
@@ -304,6 +319,34 @@ async def save_replica(conn: Connection, replica: Replica) -> None:
 
 async def replicas(conn: Connection) -> tuple[Replica, ...]:
     return tuple(read(Replica, row) for row in await conn.fetch(REPLICAS))
+
+
+async def find_node(conn: Connection, replica_id: str) -> NodeRecord | None:
+    """Return the node of the replica's lease; None where that has reported nothing yet."""
+    row = await conn.fetchrow(f"{NODES} WHERE replica_id = $1", replica_id)
+    return read(NodeRecord, row) if row else None
+
+
+async def list_nodes(conn: Connection) -> list[NodeRecord]:
+    return [read(NodeRecord, row) for row in await conn.fetch(f"{NODES} ORDER BY replica_id")]
+
+
+async def save_report(conn: Connection, replica_id: str, report: NodeReport) -> NodeRecord:
+    """Keep what the node reports; the node of another lease than before has no orders yet."""
+    row = await conn.fetchrow(SAVE_REPORT, replica_id, report.lease_id, report.model_dump(mode="json"))
+    assert row is not None, "it was written"
+    return read(NodeRecord, row)
+
+
+async def save_order(conn: Connection, record: NodeRecord) -> None:
+    """Write what shall be on the node, if it is still the one of the record's lease."""
+    folders, start = NODE_ORDER.values(record)
+    await conn.execute(SAVE_ORDER, record.replica_id, record.lease_id, folders, start)
+
+
+async def forget_nodes(conn: Connection) -> None:
+    """Delete those whose leases were given back."""
+    await conn.execute(FORGET_NODES)
 
 
 async def forget_replica(conn: Connection, replica_id: str) -> None:

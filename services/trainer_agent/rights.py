@@ -3,17 +3,14 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from schemas import layout
-from schemas.object_requests import READS, WRITES, ObjectRequest, ObjectRequests, Operation
+from schemas.object_requests import MAX_AGE, READS, WRITES, ObjectRequest, ObjectRequests, Operation
 from schemas.specification import Method, Recipe
 from services.trainer_agent.model import Attempt
 from shared.signatures import Signed
-
-MAX_AGE = timedelta(minutes=2)
-"""So far from now may be the time at which a node signed, in either direction."""
 
 PART = re.compile(r"parts/(?P<sha256>[0-9a-f]{64})")
 BUNDLE = re.compile(rf"[0-9]{{1,10}}/({re.escape(layout.MANIFEST)}|{PART.pattern})")

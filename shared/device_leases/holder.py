@@ -1,6 +1,7 @@
 """Devices that a service leases of the provisioner: it asks, extends, hears what came of it, and gives them back.
 
-The service's schema has the table `held_lease` (its own migration). No process computes on the devices after `until`,
+The service's schema has the table `held_lease` (its own migration), with the column `node` where it leases in pools
+of other backends. No process computes on the devices after `until`,
 the end that was confirmed last: it ends itself then (`fence.py`), and nobody gets the devices earlier.
 """
 
@@ -8,7 +9,14 @@ from datetime import timedelta
 from uuid import uuid4
 
 from schemas.base import CommandRefused
-from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseDevices, ReturnDevices
+from schemas.node import (
+    DeviceLeaseEnded,
+    DeviceLeaseQueued,
+    DevicesLeased,
+    LeaseDevices,
+    LeaseEnd,
+    ReturnDevices,
+)
 from schemas.topics import NODE_EVENTS
 from shared.device_leases.lease import HeldLease, LeaseState
 from shared.messaging.unit import Unit
@@ -21,17 +29,21 @@ EXTENSIONS_PER_TERM = 5
 
 LEASE = Columns("subject, lease_id, state, devices, device, until, reason")
 LIST = f"SELECT {LEASE.selected} FROM held_lease ORDER BY subject"
+LIST_WITH_NODES = f"SELECT {LEASE.selected}, node FROM held_lease ORDER BY subject"
 FIND = f"SELECT {LEASE.selected} FROM held_lease WHERE subject = $1"
+FIND_BY_ID = f"SELECT {LEASE.selected}, node FROM held_lease WHERE lease_id = $1"
 FORGET_ENDED = "DELETE FROM held_lease WHERE subject = $1 AND state IN ('ended', 'refused')"
 # One that is asked for again keeps its id, by which the provisioner extends it.
 ASK = """
     INSERT INTO held_lease (subject, lease_id, state) VALUES ($1, $2, 'asked')
     ON CONFLICT (subject) DO UPDATE SET subject = excluded.subject RETURNING lease_id"""
 LIST_OPEN = "SELECT subject FROM held_lease WHERE state IN ('asked', 'queued', 'held') ORDER BY subject"
-QUEUE = "UPDATE held_lease SET state = 'queued', reason = $2 WHERE lease_id = $1 AND state = 'asked'"
+QUEUE = """
+    UPDATE held_lease SET state = 'queued', reason = $2 WHERE lease_id = $1 AND state IN ('asked', 'queued')"""
 HOLD = """
     UPDATE held_lease SET state = 'held', devices = $2, device = $3, until = $4, reason = ''
      WHERE lease_id = $1 AND state <> 'ended'"""
+SET_NODE = "UPDATE held_lease SET node = $2 WHERE lease_id = $1"
 END = "UPDATE held_lease SET state = $2, reason = $3 WHERE lease_id = $1"
 FORGET = "DELETE FROM held_lease WHERE subject = $1 RETURNING lease_id, state"
 
@@ -39,8 +51,12 @@ FORGET = "DELETE FROM held_lease WHERE subject = $1 RETURNING lease_id, state"
 class DeviceLeases:
     """The leases of one service, all of one pool and alike."""
 
-    def __init__(self, *, pool: str, devices: int, purpose: str, term: timedelta) -> None:
+    def __init__(
+        self, *, pool: str, devices: int, purpose: str, term: timedelta, has_nodes: bool = False
+    ) -> None:
         self.pool = pool
+        self.has_nodes = has_nodes
+        """Whether the service knows the nodes of leases, and may lease in pools of other backends."""
         self.term = term
         self._devices = devices
         self._purpose = purpose
@@ -80,13 +96,21 @@ class DeviceLeases:
 
     async def list(self, conn: Connection) -> dict[str, HeldLease]:
         """Return all leases by subject."""
-        leases = [read(HeldLease, row) for row in await conn.fetch(LIST)]
+        leases = [
+            read(HeldLease, row) for row in await conn.fetch(LIST_WITH_NODES if self.has_nodes else LIST)
+        ]
         return {lease.subject: lease for lease in leases}
 
 
-def listen(service: Service) -> None:
-    """Keep what the provisioner says of the leases of this service."""
-    service.on(DevicesLeased, _leased)
+async def find_by_id(conn: Connection, lease_id: str) -> HeldLease | None:
+    """Return the lease with its node."""
+    row = await conn.fetchrow(FIND_BY_ID, lease_id)
+    return read(HeldLease, row) if row else None
+
+
+def listen(service: Service, *, has_nodes: bool = False) -> None:
+    """Keep what the provisioner says of the leases of this service; `has_nodes`: also of their nodes."""
+    service.on(DevicesLeased, _leased_with_node if has_nodes else _leased)
     service.on(DeviceLeaseQueued, _queued)
     service.on(DeviceLeaseEnded, _ended)
     service.on(CommandRefused, _refused, topic=NODE_EVENTS)
@@ -96,12 +120,19 @@ async def _leased(fact: DevicesLeased, unit: Unit) -> None:
     await unit.conn.execute(HOLD, fact.lease_id, list(fact.devices), fact.device, fact.until)
 
 
+async def _leased_with_node(fact: DevicesLeased, unit: Unit) -> None:
+    await _leased(fact, unit)
+    await unit.conn.execute(SET_NODE, fact.lease_id, fact.node and fact.node.model_dump(mode="json"))
+
+
 async def _queued(fact: DeviceLeaseQueued, unit: Unit) -> None:
     await unit.conn.execute(QUEUE, fact.lease_id, fact.waiting_for)
 
 
 async def _ended(fact: DeviceLeaseEnded, unit: Unit) -> None:
-    await unit.conn.execute(END, fact.lease_id, LeaseState.ENDED, f"the lease ended: {fact.reason}")
+    state = LeaseState.REFUSED if fact.reason is LeaseEnd.NODE_ENDED else LeaseState.ENDED
+    reason = fact.message or f"the lease ended: {fact.reason}"
+    await unit.conn.execute(END, fact.lease_id, state, reason)
 
 
 async def _refused(fact: CommandRefused, unit: Unit) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from schemas.base import DeviceKind
+from schemas.node import LeasedNode
 
 
 class LeaseState(StrEnum):
@@ -13,7 +14,7 @@ class LeaseState(StrEnum):
     QUEUED = "queued"  # the provisioner has nothing free
     HELD = "held"
     ENDED = "ended"  # over, though nobody gave it back
-    REFUSED = "refused"  # the pool cannot lease this
+    REFUSED = "refused"  # the pool cannot lease this, or its backend started no node for it, or ended that
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class HeldLease:
     """Until when the provisioner has confirmed it; None before it was given."""
     reason: str = ""
     """Why it waits, ended or was refused."""
+    node: LeasedNode | None = None
+    """Where the devices are; None: on the provisioner's machine, or not known yet."""
 
     def is_awaited(self, now: datetime) -> bool:
         """Return whether the provisioner is still to say what becomes of it: it has answered nothing yet, there is no
@@ -39,8 +42,9 @@ class HeldLease:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables that leave a process no other GPUs than these; none on a CPU, where devices are places."""
-        if self.device is not DeviceKind.CUDA:
+        """The variables that leave a process no other GPUs than these; none on a CPU, where devices are places, and
+        on a node of another backend, which assigns them itself."""
+        if self.device is not DeviceKind.CUDA or self.node is not None:
             return {}
         numbers = ",".join(map(str, self.devices))
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": numbers}

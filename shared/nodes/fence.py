@@ -78,7 +78,7 @@ class GrantReader(threading.Thread):
         return Grant(began, is_withdrawn=holder != self._node_id)
 
 
-class HeartbeatWatchdog(threading.Thread):
+class Fence(threading.Thread):
     """Ends this process, and its child first, as soon as there is a reason.
 
     It is a thread, so that it also acts where the event loop hangs.

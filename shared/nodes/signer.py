@@ -16,7 +16,7 @@ from schemas.object_requests import (
     PresignedRequest,
 )
 from shared.errors import StorageUnavailable
-from shared.nodes.door import SignedDoor, Unanswered
+from shared.nodes.route import RequestFailed, SignedRoute
 
 SHARE_OF_LIFE = 0.6
 """Share of its life for which a signed request is sent; a large object may come after another one for a while."""
@@ -33,14 +33,14 @@ class RequestSigner:
 
     def __init__(
         self,
-        door: SignedDoor,
+        route: SignedRoute,
         body: Callable[[tuple[ObjectRequest, ...], datetime], BaseModel],
         *,
         service: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """body: returns what is sent for these requests at this time."""
-        self._door = door
+        self._route = route
         self._body = body
         self._service = service
         self._monotonic = monotonic
@@ -88,9 +88,9 @@ class RequestSigner:
 
     async def _ask(self, asked: tuple[ObjectRequest, ...]) -> Sequence[ObjectAnswer]:
         try:
-            content = await self._door.ask(lambda at: self._body(asked, at))
+            content = await self._route.ask(lambda at: self._body(asked, at))
             answers = ObjectAnswers.model_validate_json(content).answers
-        except Unanswered as error:
+        except RequestFailed as error:
             raise StorageUnavailable(str(error)) from error
         except ValidationError as error:
             raise StorageUnavailable(f"{self._service} answers what is no answer: {error}") from error

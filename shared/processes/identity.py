@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +71,13 @@ def marked(mark: str) -> Iterator[Identity]:
         has_mark = (process.info["environ"] or {}).get(name) == value
         if has_mark and process.pid != os.getpid() and (identity := Identity.of(process.pid)):
             yield identity
+
+
+def with_sessions(processes: Iterable[Identity]) -> Iterator[Identity]:
+    """Yield each process, and those of the session that it leads: a program may overwrite what it was marked by."""
+    for process in processes:
+        yield process
+        yield from process.session()
 
 
 def signal_marked(mark: str, number: signal.Signals) -> None:

@@ -53,7 +53,7 @@ MODELS = """
       FROM registry.model_version v JOIN scheduler.job j ON j.id = v.job_id"""
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """Nobody answered within the user's patience."""
 
 
@@ -169,7 +169,7 @@ class Load:
         (act,) = self._random.choices([each for _, each in actions], [weight for weight, _ in actions])
         try:
             outcome = await act()
-        except Unanswered:
+        except NoAnswer:
             outcome = "unanswered"
         self.did[f"{act.__name__.strip('_')}: {outcome}"] += 1
 
@@ -288,7 +288,7 @@ class Load:
                 if method != "GET" and "Idempotency-Key" not in options.get("headers", {}):
                     return answer
             await asyncio.sleep(0.5)
-        raise Unanswered(f"{method} {path}")
+        raise NoAnswer(f"{method} {path}")
 
     def _ask_the_next(self) -> None:
         self._gateways = (*self._gateways[1:], self._gateways[0])

@@ -45,7 +45,10 @@ class Engines:
     extended: dict[str, float] = field(default_factory=dict)
     """Replica id -> seconds that its lease was last extended by."""
 
-    engine = EngineFacts("stand-in 1, cpu", "cpu")
+    has_nodes = False
+
+    async def engine(self, replica_id: str) -> EngineFacts | None:
+        return EngineFacts("stand-in 1, cpu", "cpu")
 
     @property
     def http(self) -> httpx.AsyncClient:
@@ -81,7 +84,7 @@ class Engines:
     def folder(self, replica_id: str) -> Path:
         return self.root / replica_id
 
-    def log_tail(self, replica_id: str) -> str:
+    async def log_tail(self, replica_id: str) -> str:
         return "killed"
 
     def names(self, replica_id: str) -> set[str]:

@@ -31,7 +31,7 @@ from schemas.model import (
     ModelRegistered,
 )
 from services.serving_controller import handlers
-from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.files import LocalFiles, ModelFiles
 from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.model import pool_of
@@ -220,7 +220,7 @@ async def controller(
 def rounds_of(
     service: Service, engines: Engines, http: httpx.AsyncClient, settings: Settings
 ) -> ReconcileLoop:
-    files = ModelFiles(service.objects, scratch=settings.scratch_dir)
+    files = LocalFiles(ModelFiles(service.objects, scratch=settings.scratch_dir), engines.folder)
     policy = replace(settings.policy, max_adapters=engines.max_adapters)
     unanswered = timedelta(seconds=settings.unanswered_seconds)
     steps = Steps(engines, files, http, policy=policy, clock=service.clock)
@@ -246,7 +246,8 @@ async def forget_pools(stack: Stack) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
         await conn.execute(
-            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate, held_lease"
+            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate, held_lease,"
+            " replica_node"
         )
     finally:
         await conn.close()

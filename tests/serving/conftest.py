@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from schemas.base import DeviceKind, Message
 from services.serving_controller.clients.backend import ReplicaSpec
-from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.files import LocalFiles, ModelFiles
 from services.serving_controller.clients.local import Engine, LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer, VllmClient
@@ -90,7 +90,7 @@ class Rig:
         while await self.round(replica_set) or self.replica(replica_set).phase is not Phase.READY:
             replica = self.replica(replica_set)
             is_in_time = time.monotonic() < deadline and replica.failures < MAX_FAILED_STARTS
-            assert is_in_time, self.backend.log_tail(replica.replica_id)
+            assert is_in_time, await self.backend.log_tail(replica.replica_id)
             await asyncio.sleep(0.2)
         return self.replica(replica_set)
 
@@ -243,7 +243,7 @@ async def rig_of(root: Path, base_dir: Path, device: DeviceKind) -> AsyncIterato
     backend = LocalBackend(root / "replicas", root / "keys", engine=engine_on(device))
     policy = Policy(rank=8, max_adapters=MAX_ADAPTERS)
     async with httpx.AsyncClient(timeout=120) as http:
-        files = ModelFiles(objects, scratch=root / "scratch")
+        files = LocalFiles(ModelFiles(objects, scratch=root / "scratch"), backend.folder)
         rig = Rig(
             steps=Steps(backend, files, http, policy=policy, clock=utc_now),
             backend=backend,

@@ -186,5 +186,5 @@ async def test_its_log_tail_is_an_error_where_there_is_one(backend):
     await started(backend)
     log = backend.folder(ID) / "log"
     await until(lambda: "memory" in log.read_text(), "the script's word")
-    assert backend.log_tail(ID) == "RuntimeError: out of memory"
-    assert backend.log_tail("never-started") == "it wrote no log"
+    assert await backend.log_tail(ID) == "RuntimeError: out of memory"
+    assert await backend.log_tail("never-started") == "it wrote no log"

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
 from services.serving_controller.clients.backend import ReplicaSpec
-from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.files import LocalFiles, ModelFiles
 from services.serving_controller.clients.local import LocalBackend
 from services.serving_controller.clients.probe import PROMPTS
 from services.serving_controller.clients.vllm import Answer
@@ -86,7 +86,7 @@ async def test_a_replica_of_the_base_model_comes_up_and_is_announced(
     )
     assert (ready_full.base_model, ready_full.served_base) == (full.full_name, full.served_name)
     assert own_replica.loaded == {full.served_name}
-    assert (ready.engine, ready.device) == (rig.backend.engine.name, device)
+    assert (ready.engine, ready.device) == ((await rig.backend.engine("")).name, device)
     base = await rig.client(replica).answer(replica.served_base, PROMPTS[0])
     same = await rig.client(own_replica).answer(full.served_name, PROMPTS[0])
     assert same.distance(base) < CLOSE
@@ -245,7 +245,7 @@ async def test_a_controller_that_starts_again_finds_the_replica_as_it_is(rig: Ri
     again = LocalBackend(rig.scratch / "replicas", rig.scratch / "keys", engine=rig.backend._engine)
     steps = type(rig.steps)(
         again,
-        ModelFiles(rig.objects, scratch=rig.scratch / "other"),
+        LocalFiles(ModelFiles(rig.objects, scratch=rig.scratch / "other"), rig.backend.folder),
         rig.http,
         policy=rig.policy,
         clock=utc_now,
@@ -309,7 +309,7 @@ async def test_all_of_it_ends_with_the_lease_of_its_devices(rig: Rig):
             processes = [*Identity.parse(pid_file.read_text()).session()] if pid_file.exists() else []
             if min(len(processes), 2) == count:
                 return processes
-            assert time.monotonic() < until, rig.backend.log_tail(spec.replica_id)
+            assert time.monotonic() < until, await rig.backend.log_tail(spec.replica_id)
             await asyncio.sleep(0.2)
 
     await session(2)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from services.serving_controller import handlers
@@ -31,8 +31,9 @@ class Replicas:
         self.dead: set[str] = set()
         self.loaded: dict[str, set[str]] = {}
 
-    @property
-    def engine(self) -> EngineFacts:
+    has_nodes = False
+
+    async def engine(self, replica_id: str) -> EngineFacts | None:
         return EngineFacts("simulated", "cpu")
 
     async def start(self, spec: ReplicaSpec) -> None:
@@ -60,32 +61,22 @@ class Replicas:
     def key(self, replica_id: str) -> str:
         return replica_id
 
-    def folder(self, replica_id: str) -> Any:
-        return _Folder(replica_id)
-
-    def log_tail(self, replica_id: str) -> str:
+    async def log_tail(self, replica_id: str) -> str:
         return "died"
 
 
-class _Folder(PurePosixPath):
-    """Has no files, and reads no disk to say so."""
-
-    def glob(self, pattern: str) -> list[Path]:  # type: ignore[override]
-        return []
-
-
 class _Files:
-    async def full(self, servable: Servable) -> PurePosixPath:
-        return PurePosixPath(servable.digest)
-
-    async def base(self, base_sha: str) -> PurePosixPath:
-        return PurePosixPath(base_sha)
+    async def model(self, replica_id: str, base_sha: str, full: Servable | None) -> PurePosixPath:
+        return PurePosixPath(full.digest if full else base_sha)
 
     async def keep_only(self, *, bases: Any, models: Any) -> None:
         """There is no disk to fill."""
 
-    async def adapter(self, servable: Servable, folder: Any) -> PurePosixPath:
+    async def adapter(self, replica_id: str, servable: Servable) -> PurePosixPath:
         return PurePosixPath(servable.digest)
+
+    async def remove_adapter(self, replica_id: str, served_name: str) -> None:
+        """There is no disk to free."""
 
 
 class _Client:

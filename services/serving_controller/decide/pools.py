@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from schemas.capabilities import BaseCapabilities
 from schemas.specification import Method
+from services.serving_controller.decide import notices
 from services.serving_controller.decide.candidates import candidates_by_replica
 from services.serving_controller.decide.slots import Served
 from services.serving_controller.model import (
@@ -234,14 +235,20 @@ def plan(
     """The steps of this round. A step that cannot be done now is planned again in the next one."""
     known = {replica.replica_id: replica for replica in replicas}
     held = candidates_by_replica(replica_set, replicas, max_adapters=policy.max_adapters)
-    replica_ids = [f"{replica_set.name}-{index}" for index in range(replica_set.num_replicas)]
+    replica_ids = notices.desired_ids(replica_set, replicas)
     actions: list[Action] = []
     for replica_id in replica_ids:
         actions += _step(
             replica_set, replica_id, known.get(replica_id), held.get(replica_id, {}), now, policy
         )
     for replica_id in sorted(known.keys() - set(replica_ids)):
-        actions += _leave(replica_set, known[replica_id], held.get(replica_id, {}), now, policy)
+        replica, candidates = known[replica_id], held.get(replica_id, {})
+        deadline = notices.deadline_of(replica_set, replica)
+        if deadline is not None and replica_set.num_replicas:
+            is_time = notices.is_time_to_leave(replica_set, deadline, replicas, now=now)
+            actions += _go(replica_set, replica, candidates, deadline, now, policy, is_time=is_time)
+        else:
+            actions += _leave(replica_set, replica, candidates, now, policy)
     spare = (replica_set.leases or {}).keys() - known.keys() - set(replica_ids)
     actions += [GiveBackDevices(replica_id) for replica_id in sorted(spare)]
     return tuple(actions) or _replace_for_rank(replica_set, replicas, now)
@@ -328,6 +335,30 @@ def _leave(
     if candidates:
         return _sync_adapters(replica_set, replica, candidates)
     return [Drain(replica.leaving(reason, until=now + policy.drain_within))]
+
+
+def _go(
+    replica_set: ReplicaSet,
+    replica: Replica,
+    candidates: Mapping[str, Candidate],
+    deadline: datetime,
+    now: datetime,
+    policy: Policy,
+    *,
+    is_time: bool,
+) -> list[Action]:
+    """Let a replica serve until others do, and then leave before its node ends at the deadline."""
+    if reason := _fault(replica, now, policy) or _without_devices(replica_set, replica.replica_id):
+        return [end(replica, reason, now=now, policy=policy)]
+    reason = notices.reason_of(replica_set, replica)
+    if replica.phase is Phase.STARTING:
+        return [End(replica.lost(reason, failures=0, not_before=now), reason)]
+    if replica.phase is Phase.LEAVING:
+        return _drained(replica, now, policy)
+    if not is_time:
+        return _sync_adapters(replica_set, replica, candidates)
+    until = min(now + policy.drain_within, max(now, deadline - notices.END_BEFORE))
+    return [Drain(replica.leaving(reason, until=until))]
 
 
 def _drained(replica: Replica, now: datetime, policy: Policy) -> list[Action]:

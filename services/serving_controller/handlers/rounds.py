@@ -332,6 +332,8 @@ class ReconcileLoop:
             await self._lease(action)
             return
         outcome = await self._steps.execute(action, replica_set, seen)
+        if outcome is None:
+            return
         await self._keep(outcome)
         failures |= self._judge(replica_set, outcome)
         if outcome.forgotten:

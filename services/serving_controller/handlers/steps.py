@@ -1,13 +1,10 @@
 """Execute one step outside the database; what came of it is an Outcome to keep and to emit."""
 
-import asyncio
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from uuid import uuid4
 
 import httpx
@@ -15,8 +12,7 @@ import httpx
 from schemas.base import Message
 from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
 from services.serving_controller.clients import probe
-from services.serving_controller.clients.backend import ReplicaBackend, ReplicaSpec
-from services.serving_controller.clients.files import ModelFiles
+from services.serving_controller.clients.backend import ReplicaBackend, ReplicaFiles, ReplicaSpec
 from services.serving_controller.clients.probe import ProbeFailed
 from services.serving_controller.clients.vllm import LoadRefused, NoAnswer, VllmClient
 from services.serving_controller.decide import pools
@@ -57,7 +53,7 @@ class Steps:
     def __init__(
         self,
         backend: ReplicaBackend,
-        files: ModelFiles,
+        files: ReplicaFiles,
         http: httpx.AsyncClient,
         *,
         policy: Policy,
@@ -70,6 +66,8 @@ class Steps:
         self._clock = clock
         """Postgres': what is noted of a replica is compared by whichever process leads then."""
         self._deaths: Counter[str] = Counter()
+        self._awaited_since: dict[str, datetime] = {}
+        """When the node of a lease was first asked for, which has reported nothing."""
 
     def forget_all_but(self, names: set[str]) -> None:
         for gone in self._deaths.keys() - names:
@@ -95,7 +93,7 @@ class Steps:
             return replica
         status = await self._backend.inspect(replica.replica_id)
         if status is None or not status.is_alive or status.incarnation != replica.address.incarnation:
-            log_tail = self._backend.log_tail(replica.replica_id)
+            log_tail = await self._backend.log_tail(replica.replica_id)
             reason = f"the process is gone; it said: {log_tail}"
             return replace(replica, is_alive=False, answers=False, reason=reason)
         replica = replace(replica, address=replace(replica.address, url=status.url))
@@ -121,7 +119,10 @@ class Steps:
             )
             return None
 
-    async def execute(self, action: Step, replica_set: ReplicaSet, known: dict[str, Replica]) -> Outcome:
+    async def execute(
+        self, action: Step, replica_set: ReplicaSet, known: dict[str, Replica]
+    ) -> Outcome | None:
+        """Return what came of it; None: something is on its way, and the step is planned again."""
         match action:
             case pools.Start():
                 return await self._start(action, replica_set)
@@ -134,7 +135,7 @@ class Steps:
             case pools.Admit(replica):
                 return await self._admit(replica, replica_set)
             case pools.Announce(replica, base_names):
-                return self._announce(replica, base_names)
+                return await self._announce(replica, base_names)
             case pools.Load(replica_id, servable) if is_candidate(servable.served_name):
                 return await self._load_candidate(known[replica_id], servable)
             case pools.Load(replica_id, servable):
@@ -142,7 +143,7 @@ class Steps:
             case pools.Unload(replica_id, served_name):
                 return await self._unload(known[replica_id], served_name)
 
-    async def _start(self, start: pools.Start, replica_set: ReplicaSet) -> Outcome:
+    async def _start(self, start: pools.Start, replica_set: ReplicaSet) -> Outcome | None:
         replica = Replica(
             replica_id=start.replica_id,
             replica_set=replica_set.name,
@@ -155,20 +156,43 @@ class Steps:
         )
         if start.lease is not None and (problem := self._problem_of(start.lease)):
             return Outcome(self._given_up(replica, f"devices: {problem}"))
+        engine = await self._backend.engine(replica.replica_id)
+        if engine is None:
+            return self._awaited(replica, start.lease)
+        if start.lease is not None:
+            self._awaited_since.pop(start.lease.lease_id, None)
+        if start.lease is not None and start.lease.device not in (None, engine.device):
+            problem = f"the pool has {start.lease.device}, vLLM is for {engine.device}"
+            return Outcome(self._given_up(replica, f"devices: {problem}"))
         try:
             spec = await self._spec(replica, replica_set, start.lease)
         except (CorruptObject, KeyError) as error:
             return Outcome(self._given_up(replica, f"model files: {error}"))
+        if spec is None:
+            return None
         await self._backend.start(spec)
         log.info("replica started", replica_id=replica.replica_id, incarnation=spec.incarnation)
         return Outcome(replica)
 
+    def _awaited(self, replica: Replica, lease: HeldLease | None) -> Outcome | None:
+        """Wait for a node that has not reported yet, but not for ever."""
+        assert lease is not None, "a replica of this machine has no node"
+        now = self._clock()
+        since = self._awaited_since.setdefault(lease.lease_id, now)
+        if now - since <= self._policy.start_within:
+            return None
+        del self._awaited_since[lease.lease_id]
+        reason = f"its node has not reported within {self._policy.start_within.total_seconds():g} s"
+        return Outcome(self._given_up(replica, reason))
+
     def _problem_of(self, lease: HeldLease) -> str:
-        """Say why no replica can compute on what was leased; empty where one can."""
+        """Say why no replica can run on what was leased; empty where one can."""
         if lease.state is not LeaseState.HELD:
             return lease.reason
-        device = self._backend.engine.device
-        return "" if lease.device in (None, device) else f"the pool has {lease.device}, vLLM is for {device}"
+        if (lease.node is not None) == self._backend.has_nodes:
+            return ""
+        where = "on a node of another backend" if lease.node else "on the provisioner's machine"
+        return f"they are {where}, expected otherwise: see SERVING_CONTROLLER_ON_NODES"
 
     async def extend(self, lease: HeldLease) -> None:
         """Let the replica of a lease run until it ends, as the provisioner has confirmed."""
@@ -178,21 +202,21 @@ class Steps:
     def _seconds_left(self, lease: HeldLease | None) -> float | None:
         return None if lease is None or lease.until is None else (lease.until - self._clock()).total_seconds()
 
-    async def _spec(self, replica: Replica, replica_set: ReplicaSet, lease: HeldLease | None) -> ReplicaSpec:
+    async def _spec(
+        self, replica: Replica, replica_set: ReplicaSet, lease: HeldLease | None
+    ) -> ReplicaSpec | None:
+        model_dir = await self._files.model(replica.replica_id, replica_set.base_sha, replica_set.full)
+        if model_dir is None:
+            return None
         return ReplicaSpec(
             replica_id=replica.replica_id,
             incarnation=replica.address.incarnation,
-            model_dir=await self._model_dir(replica_set),
+            model_dir=model_dir,
             served_name=replica_set.full.served_name if replica_set.full else base_name(replica_set),
             max_lora_rank=replica.max_rank,
             adapter_layers=replica_set.adapter_layers or (),
             devices=lease.environment if lease else {},
             lease_seconds=self._seconds_left(lease),
-        )
-
-    async def _model_dir(self, replica_set: ReplicaSet) -> Path:
-        return await (
-            self._files.full(replica_set.full) if replica_set.full else self._files.base(replica_set.base_sha)
         )
 
     async def _end(self, was: Replica, kept: Replica, reason: str) -> Outcome:
@@ -222,7 +246,7 @@ class Steps:
         name = base_name(replica_set)
         await probe.prove_answers(self._client(replica), name)
         ready = replace(replica, phase=Phase.READY, served_base=name)
-        return self._announce(ready, replica_set.base_names)
+        return await self._announce(ready, replica_set.base_names)
 
     async def _admit_full(self, replica: Replica, full: Servable) -> Outcome:
         await probe.prove_answers(self._client(replica), full.served_name)
@@ -230,10 +254,12 @@ class Steps:
         ready = replace(replica, phase=Phase.READY, served_base=name, loaded=frozenset({name}))
         seconds = (self._clock() - replica.started_at).total_seconds()
         # Under its own name: whoever asks for the base model must not be sent here.
-        announced = self._announce(ready, (full.full_name,))
+        announced = await self._announce(ready, (full.full_name,))
         return replace(announced, events=(*announced.events, _loaded(ready, full, seconds)))
 
-    def _announce(self, replica: Replica, base_names: tuple[str, ...]) -> Outcome:
+    async def _announce(self, replica: Replica, base_names: tuple[str, ...]) -> Outcome:
+        engine = await self._backend.engine(replica.replica_id)
+        assert engine is not None, "it is known since the start"
         facts = tuple(
             ReplicaReady(
                 pool=pool_of(replica.base_sha),
@@ -241,17 +267,19 @@ class Steps:
                 replica=replica_address(replica.address),
                 base_model=name,
                 served_base=replica.served_base,
-                engine=self._backend.engine.name,
-                device=self._backend.engine.device,
+                engine=engine.name,
+                device=engine.device,
             )
             for name in base_names
         )
         return Outcome(replace(replica, announced=replica.announced | set(base_names)), facts)
 
-    async def _load(self, replica: Replica, servable: Servable) -> Outcome:
+    async def _load(self, replica: Replica, servable: Servable) -> Outcome | None:
         name, client = servable.served_name, self._client(replica)
         try:
-            path = await self._files.adapter(servable, self._adapters(replica, name))
+            path = await self._files.adapter(replica.replica_id, servable)
+            if path is None:
+                return None
             began = time.monotonic()
             await client.load(name, path)
             seconds = time.monotonic() - began
@@ -271,7 +299,7 @@ class Steps:
         loaded = replace(replica, loaded=replica.loaded | {name})
         return Outcome(loaded, (_loaded(loaded, servable, seconds),))
 
-    async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome:
+    async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome | None:
         """Try to load it once, and then no more: it is no reason to lose a replica twice."""
         try:
             outcome = await self._load(replica, servable)
@@ -281,7 +309,7 @@ class Steps:
         finally:
             self._deaths.pop(servable.served_name, None)
         # That it is loaded is for its evaluation alone, which hears CandidateReady.
-        return replace(outcome, events=())
+        return outcome and replace(outcome, events=())
 
     def _suspect(self, replica: Replica, servable: Servable, error: NoAnswer) -> Outcome:
         """The replica fell silent while it loaded this. Once may be chance; twice is the adapter's doing."""
@@ -300,16 +328,9 @@ class Steps:
 
     async def _unload(self, replica: Replica, served_name: str) -> Outcome:
         await self._client(replica).unload(served_name)
-        digest = served_name.rpartition("@")[2]
-        for path in self._adapters(replica, served_name).glob(f"{digest}-*"):
-            await asyncio.to_thread(shutil.rmtree, path)
+        await self._files.remove_adapter(replica.replica_id, served_name)
         loaded, strays = replica.loaded - {served_name}, replica.strays - {served_name}
         return Outcome(replace(replica, loaded=loaded, strays=strays))
-
-    def _adapters(self, replica: Replica, served_name: str) -> Path:
-        """Candidates apart: a slot may serve the same digest, and vLLM reads its files again when it must."""
-        kind = "candidates" if is_candidate(served_name) else "adapters"
-        return self._backend.folder(replica.replica_id) / kind
 
     def _client(self, replica: Replica) -> VllmClient:
         return VllmClient(self._http, replica.address.url, self._backend.management_key(replica.replica_id))

@@ -28,7 +28,7 @@ from services.trainer_agent.runner.settings import Settings
 from services.trainer_agent.runner.storing import is_storage_away
 from shared.errors import CorruptObject, StorageUnavailable
 from shared.log import get_logger
-from shared.nodes.fence import GrantReader, HeartbeatWatchdog, why_fenced
+from shared.nodes.fence import Fence, GrantReader, why_fenced
 from shared.ports import free_port
 from shared.processes.ending import kill_marked
 from shared.retry import RetryPolicy
@@ -88,7 +88,7 @@ class Runner:
         if self._journal.listening_from is None:
             self._journal.add(Listening(offset=await self._channel.end_of_directives()))
         heartbeat = Heartbeat(self._channel, every=settings.heartbeat_every)
-        HeartbeatWatchdog(self._fence_reason(heartbeat), end_child=self._end_child).start()
+        Fence(self._fence_reason(heartbeat), end_child=self._end_child).start()
         return [
             self._listen(),
             self._reporter.run(),

@@ -9,7 +9,7 @@ import httpx
 from schemas.object_requests import ROUTE, ObjectRequest, ObjectRequests
 from services.trainer_agent.runner.settings import Settings
 from shared.http_client import http_client
-from shared.nodes.door import TIMEOUT, SignedDoor
+from shared.nodes.route import TIMEOUT, SignedRoute
 from shared.nodes.signer import RequestSigner
 from shared.signatures import PrivateKey
 
@@ -26,14 +26,14 @@ class NodeSigner(RequestSigner):
     ) -> None:
         """http: None is a client that verifies servers as the settings say."""
         self._settings = settings
-        door = SignedDoor(
+        route = SignedRoute(
             settings.trainer_agent_url,
             ROUTE,
             service=SERVICE,
             key=PrivateKey(settings.node_key_file.read_text().strip()),
             http=http or http_client(settings.tls, timeout=TIMEOUT),
         )
-        super().__init__(door, self._requests, service=SERVICE, monotonic=monotonic)
+        super().__init__(route, self._requests, service=SERVICE, monotonic=monotonic)
 
     def _requests(self, asked: tuple[ObjectRequest, ...], at: datetime) -> ObjectRequests:
         return ObjectRequests(

@@ -20,8 +20,9 @@ from services.provisioner.backends.protocol import AttemptSpec
 from services.provisioner.model import node_id
 from shared.env_file import read_env_file
 from shared.files import write_whole
-from shared.processes.ending import kill_marked
+from shared.processes.ending import kill_all
 from shared.processes.environment import inherited
+from shared.processes.identity import marked, with_sessions
 
 WATCHED = (signal.SIGTERM, signal.SIGURG, signal.SIGCHLD)
 LOOK_SECONDS = 1.0
@@ -114,9 +115,8 @@ class Keeper:
 
     def _finish(self, code: int | None) -> None:
         """End what is left of the runner; only then write how it ended."""
-        left = kill_marked(
-            f"RUNNER_NODE_ID={node_id(self._root.name, self._index)}", timeout_seconds=KILL_SECONDS
-        )
+        mark = f"RUNNER_NODE_ID={node_id(self._root.name, self._index)}"
+        left = kill_all(lambda: with_sessions(marked(mark)), timeout_seconds=KILL_SECONDS)
         if left:
             sys.exit(f"node {self._index} of {self._root.name}: processes {left} survive SIGKILL")
         if self._scratch.parent != self._node:

@@ -19,7 +19,7 @@ MAX_EXCERPT = 300
 MIN_CORRECTION = timedelta(seconds=5)
 
 
-class Unanswered(Exception):
+class RequestFailed(Exception):
     """The service did not answer, or refused."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -28,7 +28,7 @@ class Unanswered(Exception):
         """Of HTTP; None where no answer came."""
 
 
-class SignedDoor:
+class SignedRoute:
     """One route of a service, by POST."""
 
     def __init__(
@@ -45,14 +45,14 @@ class SignedDoor:
     async def ask(self, body_at: Callable[[datetime], BaseModel]) -> bytes:
         """Return the content of the answer. `body_at` returns the body that is signed at this time.
 
-        Raises: Unanswered.
+        Raises: RequestFailed.
         """
         answer = await self._post(body_at)
         if answer.status_code != OK and self._has_other_time(answer):
             answer = await self._post(body_at)
         if answer.status_code != OK:
             problem = f"{self._service}: {answer.status_code}: {answer.text[:MAX_EXCERPT]}"
-            raise Unanswered(problem, answer.status_code)
+            raise RequestFailed(problem, answer.status_code)
         return answer.content
 
     async def _post(self, body_at: Callable[[datetime], BaseModel]) -> httpx.Response:
@@ -64,7 +64,7 @@ class SignedDoor:
                 headers={SIGNATURE_HEADER: self._key.signature_of(content)},
             )
         except httpx.TransportError as error:
-            raise Unanswered(f"{self._service} at {self._address}: {error!r}") from error
+            raise RequestFailed(f"{self._service} at {self._address}: {error!r}") from error
 
     def _has_other_time(self, refusal: httpx.Response) -> bool:
         """Return whether the service's time is another than was thought, and take it over."""
