@@ -63,6 +63,14 @@ def _local(service: Service, settings: Settings) -> tuple[ReplicaBackend, Replic
 
 def _on_nodes(service: Service, settings: Settings) -> tuple[ReplicaBackend, ReplicaFiles]:
     options = settings.engine.options
+    before = LocalBackend(settings.replicas_dir, settings.keys_dir, engine=settings.engine)
+
+    async def end_local() -> None:
+        """End what ran on this machine before the setting was changed: nobody else would."""
+        for replica_id in await before.list_owned():
+            await before.end(replica_id)
+
+    service.on_lead(end_local)
     door = NodeDoor(service, settings, engine=options)
     service.on_post(protocol.ROUTE, door.report, max_bytes=protocol.MAX_BODY_BYTES)
     service.on_post(protocol.OBJECTS_ROUTE, door.objects, max_bytes=protocol.MAX_BODY_BYTES)

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
@@ -142,6 +141,4 @@ def _replica_of(message) -> str:
 
 
 def _address(world: World, replica_id: str):
-    return next(
-        fact.replica for fact in world.facts("ReplicaReady") if fact.replica.replica_id == replica_id
-    )
+    return next(fact.replica for fact in world.facts("ReplicaReady") if fact.replica.replica_id == replica_id)

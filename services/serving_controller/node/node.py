@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import httpx
 from pydantic import ValidationError
 
 from schemas.object_requests import ObjectRequest
@@ -48,10 +49,11 @@ REPLICA = "replica"
 
 
 class Node:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, http: httpx.AsyncClient | None = None) -> None:
+        """http: None is a client that verifies servers as the settings say."""
         self._settings = settings
         self._key = PrivateKey(settings.node_key_file.read_text().strip())
-        self._http = http_client(settings.tls, timeout=TIMEOUT)
+        self._http = http or http_client(settings.tls, timeout=TIMEOUT)
         self._reports = self._route(ROUTE)
         signer = RequestSigner(self._route(OBJECTS_ROUTE), self._objects, service=SERVICE)
         objects = PresignedObjectStore(signer, ca_file=settings.tls.ca_file)
@@ -68,10 +70,11 @@ class Node:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _on_notice)
         Fence(self._fence_reason(), end_child=self._end_replica).start()
         while True:
-            await self._turn()
+            await self.turn()
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
+        """Report once, and follow the order that comes; where none comes, everything stays."""
         began = time.monotonic()
         report = await self._report()
         try:
