@@ -17,6 +17,7 @@ NAMESPACE = "retune-platform"
 POOLS = "retune"
 KAFKA_BOOTSTRAP = f"kafka-kafka-bootstrap.{NAMESPACE}:9092"
 TRAINER_AGENT_URL = f"http://trainer-agent.{NAMESPACE}:8004"
+SERVING_CONTROLLER_URL = f"http://serving-controller.{NAMESPACE}:8008"
 HUB_TOKEN = "HUB_TOKEN"  # noqa: S105 - the name of the variable
 
 
@@ -29,6 +30,7 @@ def secrets(known: Mapping[str, str], options: argparse.Namespace) -> dict[str, 
         "RUNNER_KAFKA_USERNAME": "runner",
         "RUNNER_KAFKA_PASSWORD": known["SECRET_KAFKA_RUNNER"],
         "RUNNER_TRAINER_AGENT_URL": options.trainer_agent_url,
+        "RUNNER_SERVING_CONTROLLER_URL": options.serving_controller_url,
     }
     items = [
         _secret(options.namespace, "passwords", "Opaque", ours),
@@ -54,6 +56,11 @@ def parser() -> argparse.ArgumentParser:
         "--trainer-agent-url",
         default=TRAINER_AGENT_URL,
         help="address of trainer_agent for nodes of attempts",
+    )
+    parser.add_argument(
+        "--serving-controller-url",
+        default=SERVING_CONTROLLER_URL,
+        help="address of serving_controller for nodes of replicas",
     )
     return parser
 

@@ -143,10 +143,14 @@ def test_only_loopback_is_published():
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+OF_POOLS = "services.serving_controller.node"
+"""Program of nodes of other backends, which run in the image of their pool."""
+
+
 class TestImages:
     @pytest.mark.parametrize("name", RUNNING)
     def test_an_image_holds_what_the_service_and_its_children_load(self, name: str):
-        loaded = provided.loaded_by(f"services.{tree_service(name)}.app")
+        loaded = provided.loaded_by(f"services.{tree_service(name)}.app", without=OF_POOLS)
         image = extras(services()[name])
         assert provided.missing(loaded, image) == set(), f"the extras {sorted(image)} do not bring these"
         unneeded = [extra for extra in image if not provided.missing(loaded, image - {extra})]

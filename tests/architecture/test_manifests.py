@@ -291,11 +291,15 @@ class TestSecrets:
             (runner["RUNNER_KAFKA_BOOTSTRAP"], addresses["KAFKA_BOOTSTRAP"]),
             (addresses["NODES_S3_ENDPOINT"], addresses["S3_ENDPOINT"]),
             (runner["RUNNER_TRAINER_AGENT_URL"], "http://trainer-agent:8004"),
+            (runner["RUNNER_SERVING_CONTROLLER_URL"], "http://serving-controller:8008"),
         ):
             host, port = services.rsplit(":", 1)
             assert nodes == f"{host}.{passwords.NAMESPACE}:{port}", "from another namespace"
         compose = containers.resolved(containers.services()["provisioner"])
-        assert set(runner) == {name for name in compose if name.startswith("RUNNER_")}
+        of_replicas = {
+            "RUNNER_SERVING_CONTROLLER_URL"
+        }  # whose nodes are never of the provisioner's container
+        assert set(runner) - of_replicas == {name for name in compose if name.startswith("RUNNER_")}
 
 
 class TestDisruptions:
@@ -399,7 +403,7 @@ class TestNetwork:
     def test_ports_are_those_of_the_parts(self):
         policies = str(of_kind("NetworkPolicy", COMPONENTS / "network"))
         ports = set(re.findall(r"'port': (\d+)", policies))
-        assert ports == {"9092", "5432", "7070", "8004", "53"}
+        assert ports == {"9092", "5432", "7070", "8004", "8008", "53"}
 
 
 class TestScaling:
@@ -446,11 +450,15 @@ class TestExample:
         assert tags == {"0.1.0"}
 
 
+NODES = {"attempts", "replica-nodes"}
+"""Policies of what the provisioner creates."""
+
+
 def test_everything_is_in_the_namespaces_of_the_secrets():
     assert kustomization(BASE)["namespace"] == passwords.NAMESPACE
     for folder in COMPONENTS.iterdir():
         for each in resources(folder):
-            of_nodes = (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", "attempts")
+            of_nodes = each["kind"] == "NetworkPolicy" and each["metadata"]["name"] in NODES
             expected = passwords.POOLS if of_nodes else passwords.NAMESPACE
             assert each["metadata"]["namespace"] == expected, f"{folder.name}: {each['metadata']['name']}"
 

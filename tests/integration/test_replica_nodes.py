@@ -15,6 +15,7 @@ from deploy.slurm.cluster import SlurmCluster
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseEnd
 from services.provisioner.model import lease_node_name
 from shared.postgres.migrate import migrate
+from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until as until_true
@@ -25,7 +26,11 @@ from tests.integration.test_provisioner import POOLS
 from tests.integration.test_provisioner_slurm import SLURM_POOL
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(400),
+    at_night("half a minute of processor time of Slurm and a controller"),
+]
 
 objects, voice = test_serving_controller.objects, test_serving_controller.voice
 listening = test_serving_controller.listening

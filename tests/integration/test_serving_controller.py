@@ -246,8 +246,7 @@ async def forget_pools(stack: Stack) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("serving_controller"))
     try:
         await conn.execute(
-            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate, held_lease,"
-            " replica_node"
+            "TRUNCATE base_model, slot, slot_use, wanted, wanted_replica_set, retired, replica, candidate, held_lease"
         )
     finally:
         await conn.close()

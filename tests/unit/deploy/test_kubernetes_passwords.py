@@ -53,6 +53,7 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
         "--pools=nodes",
         "--kafka-bootstrap=kafka.example:9093",
         "--trainer-agent-url=https://agent.example",
+        "--serving-controller-url=https://serving.example",
     )
     secrets = made(capsys, env_file, *options)
     namespaces = {name: item["metadata"]["namespace"] for name, item in secrets.items()}
@@ -61,3 +62,4 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
     assert runner["RUNNER_KAFKA_PASSWORD"] == "chosen"
     assert runner["RUNNER_KAFKA_BOOTSTRAP"] == "kafka.example:9093"
     assert runner["RUNNER_TRAINER_AGENT_URL"] == "https://agent.example"
+    assert runner["RUNNER_SERVING_CONTROLLER_URL"] == "https://serving.example"

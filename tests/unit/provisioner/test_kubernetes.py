@@ -1,6 +1,7 @@
 """What is created for an attempt on Kubernetes, and what its record, Job and pods say together."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -72,6 +73,21 @@ class TestManifest:
         assert named["RUNNER_NODE_INDEX"] == {"fieldRef": {"fieldPath": index}}
         assert named["PYTHONPATH"] == "/app"
         assert list(named).index("RUNNER_NODE_INDEX") < list(named).index("RUNNER_NODE_ID")
+
+    def test_the_node_of_a_lease_gets_the_variables_that_its_program_needs(self):
+        lease = replace(
+            SPEC, nodes=1, job_id="", lease_id="lease-1", variables=("RUNNER_URL", "RETUNE_CA_FILE")
+        )
+        pod = manifest.job(lease, POOL, has_gangs=False)["spec"]["template"]
+        assert pod["metadata"]["labels"][manifest.LEASE] == "true"
+        assert manifest.LEASE not in manifest.job(SPEC, POOL, has_gangs=False)["metadata"]["labels"]
+        [container] = pod["spec"]["containers"]
+        assert container["envFrom"] == []
+        variables = {each["name"]: each for each in container["env"]}
+        reference = {"name": "runner", "key": "RUNNER_URL", "optional": True}
+        assert variables["RUNNER_URL"]["valueFrom"] == {"secretKeyRef": reference}
+        assert variables["RUNNER_LEASE_ID"]["value"] == "lease-1"
+        assert "RUNNER_JOB_ID" not in variables
 
     def test_a_node_is_given_its_own_key_alone(self):
         secret = manifest.keys(SPEC, POOL, ["key of 0", "key of 1"])

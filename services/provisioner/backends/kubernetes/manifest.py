@@ -14,6 +14,8 @@ from services.provisioner.settings import KubernetesPool
 
 INSTALLATION = "retune/installation"
 ATTEMPT = "retune/attempt"
+LEASE = "retune/lease"
+"""Label of a pod that is the node of a lease: others may reach it."""
 FORGOTTEN = "retune/forgotten"
 """Label of a record: day on which its attempt was forgotten."""
 NOTICE = "retune/notice"
@@ -62,8 +64,9 @@ def pod_group(spec: AttemptSpec, pool: KubernetesPool) -> Manifest:
 def job(spec: AttemptSpec, pool: KubernetesPool, *, has_gangs: bool) -> Manifest:
     """Return the Job, which begins suspended. A pod that ends ends its index, whatever with, and no other one."""
     metadata = _metadata(spec.name, pool.installation)
+    of_lease = {LEASE: "true"} if spec.lease_id else {}
     pod = {
-        "metadata": {"labels": metadata["labels"], "finalizers": [UNRECORDED]},
+        "metadata": {"labels": metadata["labels"] | of_lease, "finalizers": [UNRECORDED]},
         "spec": _pod(spec, pool, has_gangs=has_gangs),
     }
     if pool.queue:
