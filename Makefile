@@ -36,7 +36,7 @@ DURATIONS := --durations 60 --durations-min 5 --junitxml build/tests.xml
 # Threads that wait for work spin, which is fast alone; of two trainings at a time each then waits for cores that the other spins on.
 TEST = $(if $(T),$(BIN)/pytest $(T),OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest --numprocesses 4 --no-loadscope-reorder $(DURATIONS) $(TESTS))
 
-.PHONY: help setup setup-slurm setup-kubernetes demo up down logs status quick test stress chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
+.PHONY: help setup setup-slurm setup-prometheus setup-collector setup-kubernetes demo up down logs status quick test stress chaos soak gpu screenshots mutants check night lint types imports generated schemas reference lock lock-gpu migration service clean
 
 help: ## print this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,12 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 setup-slurm: $(VENV)/.installed ## install the distribution's Slurm, which the tests of that cluster backend run on (needs root and apt)
 	@$(BIN)/python -m deploy.slurm setup
+
+setup-prometheus: $(VENV)/.installed ## install the distribution's Prometheus, which the tests of alert rules and dashboards run on (needs root and apt)
+	@$(BIN)/python -m deploy.prometheus setup
+
+setup-collector: $(VENV)/.installed ## build OpenTelemetry's collector, which the test of the export runs on (a minute, once per user)
+	@$(BIN)/python -u -m deploy.collector
 
 setup-kubernetes: $(VENV)/.installed ## build a Kubernetes control plane, which the tests of that backend and of the manifests run on (10 minutes and more, once per user)
 	@$(BIN)/python -u -m deploy.kubernetes setup
@@ -117,11 +123,12 @@ mutants: $(VENV)/.installed ## changes pure code, one place at a time: does a un
 
 check: setup ## everything that CI runs, cheapest first
 	@$(BIN)/python -m deploy.slurm setup --optional
+	@$(BIN)/python -m deploy.prometheus setup --optional
 	@$(MAKE) --no-print-directory --jobs 2 lint types imports generated
 	@$(TEST)
 
 night: export CHAOS_SCALE := night
-night: setup-kubernetes check ## the same with more of each: events, kills, races, simulated messages; and the tests of Kubernetes
+night: setup-kubernetes setup-collector check ## the same with more of each: events, kills, races, simulated messages; and the tests of Kubernetes and of OpenTelemetry's collector
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check --quiet --output-format concise .

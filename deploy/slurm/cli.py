@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.local.errors import MissingPart, StackError
 from deploy.slurm.cluster import NODES, SlurmCluster
-from deploy.slurm.packages import set_up
+from deploy.slurm.packages import SLURM
 
 DONE = 0
 ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _setup(options: argparse.Namespace) -> int:
     try:
-        programs = set_up()
+        programs = SLURM.set_up()
     except MissingPart as missing:
         if not options.optional:
             raise

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploy.daemons import Daemons
 from deploy.local.errors import StackError
-from deploy.slurm.packages import programs
+from deploy.slurm.packages import SLURM
 from shared.ports import free_port
 from shared.processes.environment import inherited
 
@@ -70,7 +70,7 @@ class SlurmCluster:
         self, folder: Path, *, nodes: int = NODES, grace_seconds: int = 10, lost_after_seconds: int = 5
     ) -> None:
         self._folder = folder.absolute()
-        self._programs = programs()
+        self._programs = SLURM.paths()
         self._daemons = Daemons(self._folder, mark=MARK)
         self._ports = {name: free_port(LOOPBACK) for name in ("slurmctld", *_names(nodes))}
         self._grace_seconds = grace_seconds

@@ -1,0 +1,1 @@
+"""OpenTelemetry's collector on this machine, which receives what services export."""
