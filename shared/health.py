@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import make_asgi_app
+from shared.telemetry.metrics_route import metrics_app
 
 MAX_OUTBOX_AGE_SECONDS = 60.0
 MAX_AWAY_SECONDS = 5.0
@@ -61,7 +61,7 @@ def asgi_app(
     lifespan: Callable[[], AbstractAsyncContextManager[None]],
     routes: Mapping[str, Route] | None = None,
 ) -> Asgi:
-    metrics, routes = make_asgi_app(), routes or {}
+    metrics, routes = metrics_app(), routes or {}
     known = [*ROUTES, *routes]
 
     async def app(scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:

@@ -8,7 +8,6 @@ from types import ModuleType
 import httpx
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
-from prometheus_client import make_asgi_app
 
 from services.gateway import errors, handlers, page, recent_events, store, usage
 from services.gateway.deps import Gateway
@@ -51,6 +50,7 @@ from shared.log import configure_logging
 from shared.server import serve
 from shared.service import Service
 from shared.telemetry.export import configure_telemetry
+from shared.telemetry.metrics_route import metrics_app
 
 LOOK_AT_BUDGETS_EVERY = timedelta(seconds=5)
 
@@ -90,7 +90,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Traced)
     app.add_middleware(Measured)
     app.add_middleware(HttpsOnly)
-    app.mount("/metrics", make_asgi_app())
+    app.mount("/metrics", metrics_app())
 
     @app.get("/livez", include_in_schema=False)
     async def livez() -> JSONResponse:

@@ -62,8 +62,11 @@ class Traced:
         if scope["type"] != "http" or not (sends or scope["path"].startswith("/v1/")):
             await self._app(scope, receive, send)
             return
-        with span(f"{scope['method']} request", traceparent=Headers(scope=scope).get("traceparent", "")):
+        method = scope["method"] if scope["method"] in METHODS else ""
+        with span(method or "request", traceparent=Headers(scope=scope).get("traceparent", "")) as current:
             await self._app(scope, receive, send)
+            if route := getattr(scope.get("route"), "path", ""):
+                current.update_name(f"{method} {route}")
 
 
 class HttpsOnly:

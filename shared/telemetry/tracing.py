@@ -10,11 +10,11 @@ _TRACER = trace.get_tracer("retune")
 
 
 @contextmanager
-def span(name: str, *, traceparent: str = "", **attributes: str) -> Iterator[None]:
+def span(name: str, *, traceparent: str = "", **attributes: str) -> Iterator[trace.Span]:
     """Run the block in a span, which is a child of `traceparent` if one is given."""
     parent = extract({"traceparent": traceparent}) if traceparent else None
-    with _TRACER.start_as_current_span(name, context=parent, attributes=attributes):
-        yield
+    with _TRACER.start_as_current_span(name, context=parent, attributes=attributes) as current:
+        yield current
 
 
 def current_traceparent() -> str:

@@ -11,6 +11,7 @@ from shared.messaging.reader import TopicReader
 from tests.chaos.scale import Scale, scale
 from tests.e2e import material
 from tests.e2e.conftest import Platform, running_platform
+from tests.e2e.test_prometheus import until_all_are_scraped, watching
 
 pytestmark = [
     pytest.mark.stack,
@@ -37,3 +38,10 @@ async def test_a_job_ends_as_a_model_that_answers_over_tls(over_tls):
     urls = [each.message.replica.url for each in deliveries if isinstance(each.message, ReplicaReady)]
     assert urls
     assert all(url.startswith("https://") for url in urls)
+
+
+async def test_prometheus_scrapes_every_service_over_tls(over_tls, tmp_path):
+    with watching(over_tls.stack, tmp_path) as prometheus:
+        await until_all_are_scraped(prometheus)
+        assert [each["labels"]["service"] for each in prometheus.targets() if each["health"] != "up"] == []
+        assert all(each["scrapeUrl"].startswith("https://") for each in prometheus.targets())
