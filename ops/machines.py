@@ -7,11 +7,12 @@ from ops.clients import postgres
 from ops.connection import Connection
 
 MACHINES = """
-    SELECT pool, machine, state, devices_in_use, jobs, failures, cordoned_by, reason
+    SELECT pool, machine, state, devices_in_use, jobs, failures, counted_failures, counted_jobs,
+           cordoned_by, cordoned_at, reason
       FROM provisioner.operator_machine ORDER BY pool, machine"""
 
 FAILURES = """
-    SELECT failed_at, pool, machine, devices, job_id, attempt, message
+    SELECT failed_at, pool, machine, devices, job_id, attempt, kind, message
       FROM provisioner.operator_machine_failure
      WHERE ($1::text IS NULL OR pool = $1) AND ($2::text IS NULL OR machine = $2)
      ORDER BY failed_at DESC, node_id LIMIT $3"""

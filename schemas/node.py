@@ -296,8 +296,34 @@ class LeasedDevices(Value):
     """Number of the machine that they are on; None: the lease waits for them."""
 
 
+class FailureKind(StrEnum):
+    NODE_LOST = "node_lost"  # the node went away without notice
+    TRAINING_FAILED = "training_failed"  # training failed there, for a reason of its machine
+
+
+class MachineFailure(Value):
+    """A node that failed for a reason of its machine."""
+
+    machine: str
+    """The host's name that the cluster backend has for it, or its number in a pool of the provisioner's machine."""
+    kind: FailureKind | None = None
+    """None where it was recorded before kinds were."""
+    job_id: JobId
+    attempt: Attempt
+    node_id: str
+    """Id of the node."""
+    devices: tuple[Count, ...] = ()
+    """Numbers of the devices that the node had there."""
+    failed_at: datetime
+    """When it was recorded."""
+    counts_until: datetime | None = None
+    """Until when it counts for a cordon; None: it counts no more since its machine was uncordoned."""
+    message: Annotated[str, Field(max_length=500)]
+    """What happened, for people; what is longer is cut off."""
+
+
 class PoolCapacityChanged(Message):
-    """A pool has other nodes or devices than before, all, free or leased."""
+    """A pool has other nodes or devices than before, all, free or leased, or a machine of it has failed."""
 
     keyed_by = "pool"
     pool: str
@@ -331,6 +357,12 @@ class PoolCapacityChanged(Message):
     """Whether the operator's file has it no more, so that it gives no nodes and no job waits for its kind."""
     leases: tuple[LeasedDevices, ...] = ()
     """What services lease of it, each lease by itself, those that wait in the order in which they are served."""
+    failures: Annotated[tuple[MachineFailure, ...], Field(max_length=50)] = ()
+    """The newest failures of its machines, the newest first; none in older messages."""
+    cordon_after_failures: Count | None = None
+    """Failures that count after which a machine is cordoned; 0: never. None in older messages."""
+    cordon_after_jobs: Count | None = None
+    """Of how many jobs these must be. None in older messages."""
 
     @property
     def name(self) -> str:

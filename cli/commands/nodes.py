@@ -82,8 +82,20 @@ def drain(node: str, grace: Annotated[float, typer.Option(min=1, max=3600)] = 30
 
 @app.command("list")
 def list_() -> None:
-    """List machines that nodes are on and machines that take no work, with how often each failed."""
-    names = ("pool", "machine", "state", "devices_in_use", "jobs", "failures", "cordoned_by", "reason")
+    """List machines that nodes are on or that take no work; their failures, and those that count for a cordon."""
+    names = (
+        *(
+            "pool",
+            "machine",
+            "state",
+            "devices_in_use",
+            "jobs",
+            "failures",
+            "counted_failures",
+            "counted_jobs",
+        ),
+        *("cordoned_by", "cordoned_at", "reason"),
+    )
     _show(names, asyncio.run(list_machines(connection())))
 
 
@@ -94,7 +106,7 @@ def history(
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
 ) -> None:
     """List failures of machines, the newest first: nodes that were lost, training that failed by its node's fault."""
-    names = ("failed_at", "pool", "machine", "devices", "job_id", "attempt", "message")
+    names = ("failed_at", "pool", "machine", "devices", "job_id", "attempt", "kind", "message")
     _show(names, asyncio.run(list_failures(connection(), pool=pool, machine=machine, limit=limit)))
 
 

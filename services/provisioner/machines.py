@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from schemas.node import FailureKind, MachineFailure, PoolCapacityChanged
 from services.provisioner.backends.protocol import AttemptStatus, Cause
 from services.provisioner.model import Attempt, Node, Pool
 from shared.errors import Refused
@@ -12,6 +13,9 @@ FAILURES_WITHIN = timedelta(hours=24)
 """How long a failure counts against its machine."""
 MIN_JOBS = 2
 """Of how many jobs the failures must be: one job alone may fail by its own fault, wherever it runs."""
+NUM_ANNOUNCED = 50
+"""Failures of a pool that are announced, the newest."""
+MESSAGE_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,24 @@ class Failure:
     """Number of the attempt."""
     failed_at: datetime
     message: str
+    kind: FailureKind | None = None
+    """None where it was recorded before kinds were."""
+    is_past: bool = False
+    """Whether its machine was uncordoned since."""
+
+    @property
+    def announced(self) -> MachineFailure:
+        return MachineFailure(
+            machine=self.machine,
+            kind=self.kind,
+            job_id=self.job_id,
+            attempt=self.number,
+            node_id=self.node_id,
+            devices=self.devices,
+            failed_at=self.failed_at,
+            counts_until=None if self.is_past else self.failed_at + FAILURES_WITHIN,
+            message=self.message[:MESSAGE_CHARACTERS],
+        )
 
 
 @dataclass(frozen=True)
@@ -40,7 +62,9 @@ class Cordon:
     reason: str
 
 
-def failure_of(attempt: Attempt, pool: Pool, node_id: str, message: str, *, now: datetime) -> Failure | None:
+def failure_of(
+    attempt: Attempt, pool: Pool, node_id: str, kind: FailureKind, message: str, *, now: datetime
+) -> Failure | None:
     """Return what the record keeps; None where nobody knows which machine it was."""
     node = next((node for node in attempt.nodes if node.node_id == node_id), None)
     if node is None:
@@ -58,6 +82,7 @@ def failure_of(attempt: Attempt, pool: Pool, node_id: str, message: str, *, now:
         attempt.number,
         failed_at=now,
         message=message,
+        kind=kind,
     )
 
 
@@ -72,6 +97,16 @@ def lost_unnoticed(attempt: Attempt, pool: Pool, status: AttemptStatus | None) -
         for node in attempt.nodes
         if not node.has_ended and node.index in members and members[node.index].cause is Cause.NODE_LOST
     )
+
+
+def capacity(pool: Pool, failures: Sequence[Failure]) -> PoolCapacityChanged:
+    """Return what is announced of a pool. `failures`: its newest, the newest first."""
+    announced = {
+        "failures": tuple(failure.announced for failure in failures[:NUM_ANNOUNCED]),
+        "cordon_after_failures": 0 if pool.is_local else pool.cordon_after_failures,
+        "cordon_after_jobs": MIN_JOBS,
+    }
+    return pool.capacity.model_copy(update=announced)
 
 
 def cordon_after(pool: Pool, machine: str, failures: Sequence[Failure]) -> Cordon | None:

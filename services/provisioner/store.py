@@ -24,7 +24,7 @@ NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
     " notice_deadline, host, public_key"
 )
-FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message")
+FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message, kind, is_past")
 CORDON = Columns("pool, machine, source, reason")
 LEASE = Columns(
     "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end,"
@@ -60,6 +60,9 @@ FAILURES_OF_MACHINE = f"""
      WHERE (pool, machine) = ($1, $2) AND failed_at >= $3 AND NOT is_past ORDER BY failed_at, node_id"""
 FAILURES_OF_ATTEMPT = f"""
     SELECT {FAILURE.selected} FROM machine_failure WHERE (job_id, number) = ($1, $2) ORDER BY node_id"""
+NEWEST_FAILURES = f"""
+    SELECT {FAILURE.selected} FROM machine_failure
+     WHERE pool = $1 ORDER BY failed_at DESC, node_id LIMIT $2"""
 PRUNE_FAILURES = """
     DELETE FROM machine_failure WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM machine_failure WHERE failed_at < now() - $1::interval LIMIT $2))"""
@@ -206,6 +209,11 @@ async def list_failures_of_machine(
 ) -> list[Failure]:
     """Return those since it was last uncordoned, the oldest first."""
     return [read(Failure, row) for row in await conn.fetch(FAILURES_OF_MACHINE, pool, machine, since)]
+
+
+async def list_newest_failures(conn: Connection, pool: str, *, limit: int) -> list[Failure]:
+    """Return failures of a pool's machines, the newest first, those before an uncordon too."""
+    return [read(Failure, row) for row in await conn.fetch(NEWEST_FAILURES, pool, limit)]
 
 
 async def list_failures_of_attempt(conn: Connection, job_id: str, number: int) -> list[Failure]:

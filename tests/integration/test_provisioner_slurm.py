@@ -14,6 +14,7 @@ from deploy.slurm.cluster import SlurmCluster
 from schemas.job import JobScheduled, StopReason
 from schemas.node import (
     CordonMachine,
+    FailureKind,
     MachineCordoned,
     MachineUncordoned,
     NodeLost,
@@ -162,12 +163,24 @@ async def test_a_machine_is_avoided_by_the_job_that_it_failed_and_by_all_after_t
     assert cordoned.reason.startswith(
         "2 failures of 2 jobs within 24 h; the last: the runner of node a-ftjob-"
     )
-    await attempts.until("cluster", PoolCapacityChanged, nodes=7, cordoned=(host,))
+    capacity = await attempts.until("cluster", PoolCapacityChanged, nodes=7, cordoned=(host,))
+    assert [(each.job_id, each.machine, each.kind) for each in capacity.failures] == [
+        (second.job_id, host, FailureKind.NODE_LOST),
+        (first.job_id, host, FailureKind.NODE_LOST),
+    ]
+    assert all(each.counts_until for each in capacity.failures)
+    assert (capacity.cordon_after_failures, capacity.cordon_after_jobs) == (2, 2)
 
     await ready()
     assert await host_of(attempts, await attempts.schedule(pool="cluster")) != host
     await attempts.write("admin", UncordonMachine(pool="cluster", machine=host))
     await attempts.until("cluster", MachineUncordoned)
+
+    def count_no_more() -> bool:
+        announced = (fact.failures for fact in attempts.heard("cluster", PoolCapacityChanged))
+        return any([each.counts_until for each in failures] == [None, None] for failures in announced)
+
+    await until(count_no_more, every=0.25)
     await attempts.until("cluster", PoolCapacityChanged, nodes=8, cordoned=())
 
     await ready()

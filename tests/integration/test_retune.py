@@ -137,6 +137,7 @@ class TestNodes:
         await attempts.until(scheduled.job_id, NodesReleased)
         [failure, *_] = (await retune(stack, "--json", "nodes", "history", "--pool", "test")).value
         assert (failure["machine"], failure["job_id"]) == (machine, scheduled.job_id)
+        assert failure["kind"] == "node_lost"
         assert node in (await retune(stack, "nodes", "history", "--machine", machine)).out
         assert (await retune(stack, "--json", "nodes", "history", "--machine", "7")).value == []
 

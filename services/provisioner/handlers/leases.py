@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from schemas.base import DeviceKind, Message
 from schemas.node import LeaseDevices, LeaseEnd, ReturnDevices
-from services.provisioner import leases, store
+from services.provisioner import leases, machines, store
 from services.provisioner.handlers.tasks import BackendTask
 from services.provisioner.leases import FENCE
 from services.provisioner.machines import avoided
@@ -46,7 +46,8 @@ async def announce(unit: Unit, pool: Pool) -> None:
     served = leases.serve(pool)
     for lease in served.changed:
         await save(unit, pool, lease)
-    await unit.emit(*served.events, served.pool.capacity)
+    failures = await store.list_newest_failures(unit.conn, pool.name, limit=machines.NUM_ANNOUNCED)
+    await unit.emit(*served.events, machines.capacity(served.pool, failures))
 
 
 async def save(unit: Unit, pool: Pool, lease: Lease, *events: Message, before: Lease | None = None) -> None:

@@ -1,7 +1,14 @@
 """The record of machines: failures of their nodes, and which take no work."""
 
 from schemas.base import FailureClass
-from schemas.node import CordonMachine, MachineCordoned, MachineUncordoned, NodeLost, UncordonMachine
+from schemas.node import (
+    CordonMachine,
+    FailureKind,
+    MachineCordoned,
+    MachineUncordoned,
+    NodeLost,
+    UncordonMachine,
+)
 from schemas.training import TrainingFailed
 from services.provisioner import machines, store
 from services.provisioner.backends.protocol import AttemptStatus
@@ -32,13 +39,13 @@ async def training_failed(event: TrainingFailed, unit: Unit) -> None:
     if event.failure_class is not FailureClass.INFRA or event.node_id is None:
         return
     if attempt := await store.lock_attempt(unit.conn, event.job_id, event.attempt):
-        await _record(unit, attempt, event.node_id, event.message)
+        await _record(unit, attempt, event.node_id, FailureKind.TRAINING_FAILED, event.message)
 
 
 async def record(unit: Unit, attempt: Attempt, lost: NodeLost) -> None:
     """Keep that a node was lost, and cordon its machine where that is once too often."""
     if lost.failure_class is FailureClass.INFRA:
-        await _record(unit, attempt, lost.node_id, lost.message)
+        await _record(unit, attempt, lost.node_id, FailureKind.NODE_LOST, lost.message)
 
 
 async def record_unnoticed(unit: Unit, attempt: Attempt, status: AttemptStatus | None) -> None:
@@ -46,12 +53,12 @@ async def record_unnoticed(unit: Unit, attempt: Attempt, status: AttemptStatus |
     pool = await store.lock_pool(unit.conn, attempt.pool)
     for node in machines.lost_unnoticed(attempt, pool, status) if pool else ():
         message = f"machine {node.host} of node {node.node_id} was lost"
-        await _record(unit, attempt.with_node(node), node.node_id, message)
+        await _record(unit, attempt.with_node(node), node.node_id, FailureKind.NODE_LOST, message)
 
 
-async def _record(unit: Unit, attempt: Attempt, node_id: str, message: str) -> None:
+async def _record(unit: Unit, attempt: Attempt, node_id: str, kind: FailureKind, message: str) -> None:
     pool = await store.lock_pool(unit.conn, attempt.pool)
-    failure = pool and machines.failure_of(attempt, pool, node_id, message, now=unit.now)
+    failure = pool and machines.failure_of(attempt, pool, node_id, kind, message, now=unit.now)
     if not pool or not failure:
         return
     await store.add_failure(unit.conn, failure)
@@ -61,6 +68,8 @@ async def _record(unit: Unit, attempt: Attempt, node_id: str, message: str) -> N
     if cordon := machines.cordon_after(pool, failure.machine, recent):
         log.warning("machine cordoned", pool=pool.name, machine=cordon.machine, reason=cordon.reason)
         await _cordon(unit, pool, cordon)
+    else:
+        await announce(unit, pool)
 
 
 async def _cordon(unit: Unit, pool: Pool, cordon: Cordon) -> None:

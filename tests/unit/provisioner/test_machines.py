@@ -1,16 +1,22 @@
 """The record of machines: which failures count, when one is cordoned, and what an attempt avoids."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from deploy.local.settings import REPOSITORY
+from schemas.node import FailureKind
 from services.provisioner import decide
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.decide import Create
 from services.provisioner.machines import (
+    FAILURES_WITHIN,
+    NUM_ANNOUNCED,
     Failure,
     avoided,
+    capacity,
     cordon_after,
     failure_of,
     lost_unnoticed,
@@ -41,18 +47,62 @@ class TestFailure:
         attempt = running()
         nodes = tuple(replace(node, host=f"n{node.index}") for node in attempt.nodes)
         attempt = replace(attempt, nodes=nodes)
-        failure = failure_of(attempt, a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON)
-        assert failure == Failure("a-ftjob-1-e1-n1", "spot", "n1", (2, 3), "ftjob-1", 1, NOON, "gone")
+        failure = failure_of(attempt, a_cluster(), "a-ftjob-1-e1-n1", FailureKind.NODE_LOST, "gone", now=NOON)
+        assert failure == Failure(
+            "a-ftjob-1-e1-n1", "spot", "n1", (2, 3), "ftjob-1", 1, NOON, "gone", FailureKind.NODE_LOST
+        )
 
     def test_of_this_machine_is_of_the_number_and_its_devices(self):
-        failure = failure_of(running(), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON)
+        failure = failure_of(running(), a_pool(), "a-ftjob-1-e1-n1", FailureKind.NODE_LOST, "gone", now=NOON)
         assert (failure.machine, failure.devices) == ("1", (2, 3))
 
     def test_without_a_known_machine_or_node_is_not_kept(self):
-        assert failure_of(running(), a_cluster(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
-        assert failure_of(running(), a_pool(), "a-ftjob-1-e1-n7", "gone", now=NOON) is None
+        assert (
+            failure_of(running(), a_cluster(), "a-ftjob-1-e1-n1", FailureKind.NODE_LOST, "gone", now=NOON)
+            is None
+        )
+        assert (
+            failure_of(running(), a_pool(), "a-ftjob-1-e1-n7", FailureKind.NODE_LOST, "gone", now=NOON)
+            is None
+        )
         nodes = tuple(replace(node, machine=None) for node in running().nodes)
-        assert failure_of(running(nodes=nodes), a_pool(), "a-ftjob-1-e1-n1", "gone", now=NOON) is None
+        assert (
+            failure_of(
+                running(nodes=nodes), a_pool(), "a-ftjob-1-e1-n1", FailureKind.NODE_LOST, "gone", now=NOON
+            )
+            is None
+        )
+
+
+def test_the_operators_view_counts_failures_for_as_long():
+    migrations = sorted((REPOSITORY / "services/provisioner/migrations").glob("*.sql"))
+    newest = [text for path in migrations if "VIEW operator_machine AS" in (text := path.read_text())][-1]
+    assert {timedelta(hours=int(hours)) for hours in re.findall(r"interval '(\d+) hours'", newest)} == {
+        FAILURES_WITHIN
+    }
+
+
+class TestCapacity:
+    def test_has_the_newest_failures_and_until_when_each_counts(self):
+        failure, past = failures("a", "b")
+        fact = capacity(
+            a_cluster(), [replace(failure, kind=FailureKind.NODE_LOST), replace(past, is_past=True)]
+        )
+        assert [(each.job_id, each.machine, each.attempt, each.kind) for each in fact.failures] == [
+            ("a", "n1", 1, FailureKind.NODE_LOST),
+            ("b", "n1", 1, None),
+        ]
+        assert [each.counts_until for each in fact.failures] == [NOON + FAILURES_WITHIN, None]
+        assert (fact.cordon_after_failures, fact.cordon_after_jobs) == (3, 2)
+
+    def test_of_this_machine_nothing_is_cordoned_by_failures(self):
+        assert capacity(a_pool(cordon_after_failures=3), []).cordon_after_failures == 0
+
+    def test_is_bounded(self):
+        many = [replace(failure, message="x" * 3000) for failure in failures(*["a"] * (NUM_ANNOUNCED + 1))]
+        fact = capacity(a_cluster(), many)
+        assert [each.node_id for each in fact.failures] == [each.node_id for each in many[:NUM_ANNOUNCED]]
+        assert type(fact).model_validate_json(fact.model_dump_json()) == fact
 
 
 class TestLostUnnoticed:
