@@ -279,8 +279,9 @@ async def _machines(context: Gateway) -> dict[str, Any]:
     database = context.service.database
     facts = await readmodels.list_pools(database)
     held, cordons = await machines.list_held(database), await machines.list_cordons(database)
-    shown = machine_views.pools(facts, held, cordons)
-    return {"pools": shown, "now": database.now(), "version": streams.version_of(shown)}
+    now = database.now()
+    shown = machine_views.pools(facts, held, cordons, now=now)
+    return {"pools": shown, "now": now, "version": streams.version_of(shown)}
 
 
 @router.get("/subscribers")

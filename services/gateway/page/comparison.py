@@ -107,4 +107,4 @@ def _flat(name: str, value: object) -> dict[str, str]:
         return {
             key: text for own, inner in value.items() for key, text in _flat(f"{name}.{own}", inner).items()
         }
-    return {name: formats.NONE if value is None else str(value)}
+    return {name: formats.setting(value)}

@@ -16,6 +16,13 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 CENT = Decimal("0.01")
 
 
+def setting(value: object) -> str:
+    """Write a setting as people type it in a recipe."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value)) or NONE
+    return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def whole(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 

@@ -74,9 +74,13 @@ async def stream(
                 validated = newest
                 steps = [*steps, ("validated", newest)]
             parts += steps
+            picture, newest_event = await _attempts(context, job_id)
+            if newest_event != event_id:
+                parts.append(_drawn(picture))
+                event_id = newest_event
         elif tab == "timeline":
-            shown = await _attempts(context, job_id)
-            parts.append(streams.part("job-attempts", render.text("job_attempts.html.jinja", **shown)))
+            picture, _ = await _attempts(context, job_id)
+            parts.append(_drawn(picture))
             events, event_id = await _new_events(context, job_id, event_id)
             parts += events
         elif tab == "checkpoints":
@@ -226,6 +230,7 @@ async def _curves(caller: Caller, context: Gateway, job_id: str, **options: Any)
         "limits": {"memory_bytes": memory} if memory else {},
         "num_steps": row.num_steps,
         "has_steps": await _last_step(context, job_id) > 0,
+        "picture": (await _attempts(context, job_id))[0],
     }
 
 
@@ -250,14 +255,20 @@ async def _timeline(
     rows = await readmodels.events_before(context.service.database, job_id, before=before, limit=EVENTS + 1)
     following = f"/jobs/{job_id}/timeline?after=ftevent-{rows[EVENTS - 1].id}" if len(rows) > EVENTS else None
     shown = {"events": rows[:EVENTS], "next": following, "is_first": after is None}
-    return shown | await _attempts(context, job_id)
+    return shown | {"picture": (await _attempts(context, job_id))[0]}
 
 
-async def _attempts(context: Gateway, job_id: str) -> dict[str, attempts.Picture | None]:
+async def _attempts(context: Gateway, job_id: str) -> tuple[attempts.Picture | None, int]:
+    """Return the picture, and the number of the newest event that it has; 0 where it has none."""
     database = context.service.database
     events = await job_readmodels.find_events_of_types(database, job_id, attempts.TYPES)
     redone = await job_readmodels.find_redone_steps(database, job_id, attempts.begun_after(events))
-    return {"picture": attempts.drawn(events, redone, now=database.now())}
+    newest = events[-1].id if events else 0
+    return attempts.drawn(events, redone, now=database.now()), newest
+
+
+def _drawn(picture: attempts.Picture | None) -> streams.Event:
+    return streams.part("job-attempts", render.text("job_attempts.html.jinja", picture=picture))
 
 
 async def _logs(
@@ -304,7 +315,7 @@ def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, 
         if isinstance(value, dict):
             rows += _flat(value, f"{prefix}{name}.")
         else:
-            rows.append((f"{prefix}{name}", formats.NONE if value is None else str(value)))
+            rows.append((f"{prefix}{name}", formats.setting(value)))
     return rows
 
 

@@ -1,6 +1,7 @@
-"""The machines of pools for the operator: those that take no work and why, and those that are held, by which jobs.
+"""The machines of pools for the operator: those that take no work and why, those that are held, by which jobs, and
+those that failed.
 
-Pure. Machines of which nobody holds a device have no name outside the provisioner: they are counted.
+Pure. Other machines have no name outside the provisioner: they are counted.
 """
 
 from collections import defaultdict
@@ -8,14 +9,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from schemas.node import AllocatedNode, PoolCapacityChanged
+from schemas.node import AllocatedNode, FailureKind, MachineFailure, PoolCapacityChanged
 from services.gateway.machines import Cordon, HeldNodes
+from services.gateway.page import formats
 from services.gateway.page.views import Badge
 
 STATES: Mapping[str, Badge] = {
     "cordoned": Badge("cordoned", "warn", "slashed-ring"),
     "drained": Badge("drained", "warn", "bars"),
     "in use": Badge("in use", "active", "play"),
+    "free": Badge("free", "idle", "ring"),
+}
+KINDS: Mapping[FailureKind | None, str] = {
+    FailureKind.NODE_LOST: "node lost",
+    FailureKind.TRAINING_FAILED: "training failed",
+    None: formats.UNKNOWN,
 }
 SHOWN = 100
 """Machines of a pool, those that take no work first."""
@@ -34,6 +42,10 @@ class Machine:
     source: str = ""
     reason: str = ""
     since: datetime | None = None
+    failures: tuple[MachineFailure, ...] = ()
+    """Those that are announced, the newest first."""
+    counted: str = ""
+    """What of them counts for a cordon; empty where that is not known."""
 
     @property
     def badge(self) -> Badge:
@@ -46,6 +58,11 @@ class Pool:
     machines: tuple[Machine, ...]
     num_left_out: int
 
+    @property
+    def failures(self) -> tuple[tuple[MachineFailure, str], ...]:
+        """The newest failures of all its machines, each with the word for what failed."""
+        return tuple((failure, KINDS[failure.kind]) for failure in self.fact.failures)
+
 
 @dataclass
 class _Used:
@@ -56,20 +73,48 @@ class _Used:
 
 
 def pools(
-    facts: Sequence[PoolCapacityChanged], held: Sequence[HeldNodes], cordons: Sequence[Cordon]
+    facts: Sequence[PoolCapacityChanged],
+    held: Sequence[HeldNodes],
+    cordons: Sequence[Cordon],
+    *,
+    now: datetime,
 ) -> list[Pool]:
-    return [_pool(fact, held, cordons) for fact in facts]
+    return [_pool(fact, held, cordons, now=now) for fact in facts]
 
 
-def _pool(fact: PoolCapacityChanged, held: Sequence[HeldNodes], cordons: Sequence[Cordon]) -> Pool:
+def counted(failures: Sequence[MachineFailure], fact: PoolCapacityChanged, *, now: datetime) -> str:
+    """Return what of a machine's failures counts for a cordon, and when it is cordoned."""
+    if not failures or fact.cordon_after_failures is None:
+        return ""
+    if fact.cordon_after_failures == 0:
+        return "only an operator cordons machines of this pool"
+    counting = [each for each in failures if each.counts_until is not None and each.counts_until > now]
+    jobs = formats.plural(len({each.job_id for each in counting}), "job")
+    least = formats.plural(fact.cordon_after_jobs or 1, "job")
+    words = f"counting {len(counting)} from {jobs}" if counting else "none counts"
+    return f"{words}; cordoned at {fact.cordon_after_failures} from {least}"
+
+
+def _pool(
+    fact: PoolCapacityChanged, held: Sequence[HeldNodes], cordons: Sequence[Cordon], *, now: datetime
+) -> Pool:
     used = _used(fact, held)
     why = {cordon.machine: cordon for cordon in cordons if cordon.pool == fact.pool}
     machines = {name: _machine(name, fact, each, why) for name, each in used.items()}
     listed = {machine.name for machine in machines.values()}
     idle = [*fact.cordoned, *(str(number) for number in fact.drained if str(number) not in fact.cordoned)]
     every = [*machines.values(), *(_machine(name, fact, _Used(), why) for name in idle if name not in listed)]
+    known = {name for machine in every for name in (machine.name, machine.host)}
+    failed = dict.fromkeys(each.machine for each in fact.failures if each.machine not in known)
+    every += [Machine(name, "free") for name in failed]
+    every = [_with_failures(machine, fact, now=now) for machine in every]
     every.sort(key=lambda each: ([*STATES].index(each.state), len(each.name), each.name))
     return Pool(fact, tuple(every[:SHOWN]), max(0, len(every) - SHOWN))
+
+
+def _with_failures(machine: Machine, fact: PoolCapacityChanged, *, now: datetime) -> Machine:
+    failures = tuple(each for each in fact.failures if each.machine in (machine.name, machine.host))
+    return replace(machine, failures=failures, counted=counted(failures, fact, now=now))
 
 
 def _used(fact: PoolCapacityChanged, held: Sequence[HeldNodes]) -> dict[str, _Used]:

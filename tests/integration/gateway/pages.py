@@ -29,7 +29,7 @@ from schemas.job import (
     WaitReason,
 )
 from schemas.model import BaseModelRegistered, ModelRegistered
-from schemas.node import LeasedDevices, MachineCordoned, PoolCapacityChanged
+from schemas.node import FailureKind, LeasedDevices, MachineCordoned, MachineFailure, PoolCapacityChanged
 from schemas.training import TrainingResumed, TrainingStopped
 from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
@@ -96,9 +96,30 @@ def a_pool(name: str, free: int) -> PoolCapacityChanged:
     )  # fmt: skip
 
 
+def with_failures(
+    fact: PoolCapacityChanged, *failures: MachineFailure, cordoned: tuple[str, ...] = ()
+) -> PoolCapacityChanged:
+    of_machines = {"failures": failures, "cordon_after_failures": 3, "cordon_after_jobs": 2}
+    return fact.model_copy(update={"cordoned": cordoned, **of_machines})
+
+
+def a_failure(
+    machine: str, job_id: str, *, hours_ago: float = 0.0, kind: FailureKind = FailureKind.NODE_LOST
+) -> MachineFailure:
+    failed_at = utc_now() - timedelta(hours=hours_ago)
+    return MachineFailure(
+        machine=machine, kind=kind, job_id=job_id, attempt=1, node_id=f"{job_id}-{hours_ago}", devices=(0, 1),
+        failed_at=failed_at, counts_until=failed_at + timedelta(hours=24), message=f"Xid 79 on {machine}: {HOSTILE}",
+    )  # fmt: skip
+
+
 async def cordon(world: World, pool: str, job_id: str) -> None:
-    """Cordon two machines of a pool, and have the job hold one of them."""
-    fact = a_pool(pool, 2).model_copy(update={"cordoned": ("0", "2")})
+    """Cordon two machines of a pool, and have the job hold one of them; one failed before, a third one once."""
+    failures = (
+        a_failure("3", job_id, hours_ago=0.5, kind=FailureKind.TRAINING_FAILED),
+        *(a_failure("2", f"ftjob-{number % 2}", hours_ago=number) for number in (1, 2, 3)),
+    )
+    fact = with_failures(a_pool(pool, 2), *failures, cordoned=("0", "2"))
     why = (
         MachineCordoned(pool=pool, machine="0", source="operator", reason="fan 3 is loud, ticket 4711"),
         MachineCordoned(pool=pool, machine="2", source="failures", reason="3 failures of 2 jobs within 24 h"),

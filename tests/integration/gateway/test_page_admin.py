@@ -9,16 +9,18 @@ import httpx
 import pytest
 
 from schemas.access import KafkaUserReady
-from schemas.node import MachineCordoned, MachineUncordoned
+from schemas.node import FailureKind, MachineCordoned, MachineUncordoned
 from services.gateway.access import key_digest
 from tests.integration.gateway.pages import (
     HOSTILE,
     HTML,
+    a_failure,
     a_pool,
     csrf_in,
     heard,
     logged_in,
     logged_in_as_operator,
+    with_failures,
     words_of,
 )
 from tests.integration.gateway.world import World, mark, new_key, until
@@ -115,8 +117,9 @@ class TestMachines:
         page = await operator.get("/admin/machines")
         # Its reason and the command twice: a phone has them below the machine's name.
         command = f"retune nodes uncordon {pool} 2 copy command"
-        assert f"cordoned 2 0 – {HOSTILE} {command} {HOSTILE} by an operator, just now {command}" in words_of(
-            page
+        assert (
+            f"cordoned 2 0 – {HOSTILE} {command} – {HOSTILE} by an operator, just now {command}"
+            in words_of(page)
         )
         assert "<script>alert" not in page.text
         assert "of demo, attempt 1" in words_of(page)
@@ -128,6 +131,21 @@ class TestMachines:
             while f"uncordon {pool}" in (part := (await heard(lines, "part"))[2])["html"]:
                 pass
             assert part["id"] == "machines"
+            failed = with_failures(fact, a_failure("0", job, kind=FailureKind.TRAINING_FAILED))
+            await world.voices.say("provisioner", failed)
+            while "Xid 79" not in (part := (await heard(lines, "part"))[2])["html"]:
+                pass
+            assert "<script>alert" not in part["html"]
+        page = await operator.get("/admin/machines")
+        assert (
+            "free 0 0 – 1 failure: counting 1 from 1 job; cordoned at 3 from 2 jobs 1 counting 1 from 1 job"
+            in words_of(page)
+        )
+        assert f"0 devices 0, 1 training failed {job} attempt 1: Xid 79 on 0: {HOSTILE}" in words_of(page)
+        key = world.stack.operator_env()["RETUNE_ADMIN_KEY"]
+        answer = await world.http.get("/admin/pools", headers={"authorization": f"Bearer {key}"})
+        (listed,) = (each["failures"] for each in answer.json()["data"] if each["pool"] == pool)
+        assert [(each["machine"], each["kind"]) for each in listed] == [("0", "training_failed")]
 
 
 class TestTenants:

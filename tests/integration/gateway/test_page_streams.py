@@ -101,6 +101,19 @@ class TestStreams:
         assert '<div id="job-attempts">' in page.text
         assert "11 to 12" in page.text
 
+    async def test_of_curves_bring_attempts_when_one_ends(self, world, person):
+        job = await world.a_running_job()
+        page = await person.get(f"/jobs/{job}")
+        assert '<div id="job-attempts">' in page.text
+        async with person.stream("GET", f"/jobs/{job}/stream", params={"tab": "curves"}) as events:
+            lines = events.aiter_lines()
+            await heard(lines, "ready")
+            await lose_node(world, job)
+            while (part := (await heard(lines, "part"))[2])["id"] != "job-attempts":
+                pass
+            while "queued" not in part["html"]:
+                part = (await heard(lines, "part"))[2]
+
     async def test_of_a_list_bring_rows_and_count_new_jobs(self, world, person):
         job = await world.a_running_job()
         page = await person.get("/jobs")

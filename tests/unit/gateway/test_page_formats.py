@@ -85,3 +85,19 @@ def test_the_age_of_a_thing(seconds, text):
 
 def test_an_exact_time_has_its_zone():
     assert formats.moment(NOON) == "2027-03-01 12:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (False, "false"),
+        (None, "–"),
+        ([], "–"),
+        (["q", True], "q, true"),
+        (0.5, "0.5"),
+        ("auto", "auto"),
+    ],
+)
+def test_a_setting_is_written_as_it_is_typed(value: object, text: str):
+    assert formats.setting(value) == text

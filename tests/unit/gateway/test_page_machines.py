@@ -1,10 +1,11 @@
 """Machines for the operator: what takes no work is first and says why; what is held says by whom."""
 
+from datetime import timedelta
 from typing import Any
 
-from schemas.node import AllocatedNode, LeasedDevices, PoolCapacityChanged
+from schemas.node import AllocatedNode, FailureKind, LeasedDevices, MachineFailure, PoolCapacityChanged
 from services.gateway.machines import Cordon, HeldNodes
-from services.gateway.page.machines import SHOWN, Pool, pools
+from services.gateway.page.machines import KINDS, SHOWN, Pool, pools
 from services.gateway.page.render import text
 from tests.builders import NOON
 
@@ -32,9 +33,21 @@ def a_cordon(machine: str, pool: str = "a100") -> Cordon:
     return Cordon(pool=pool, machine=machine, source="operator", reason="fan is loud", changed_at=NOON)
 
 
+def a_failure(machine: str = "gpu-7", job: str = "ftjob-1", **changes: Any) -> MachineFailure:
+    fields = {
+        "machine": machine, "kind": "node_lost", "job_id": job, "attempt": 2, "node_id": f"{job}-n0",
+        "failed_at": NOON - timedelta(hours=1), "counts_until": NOON + timedelta(hours=23), "message": "no heartbeat",
+    }  # fmt: skip
+    return MachineFailure.model_validate(fields | changes)
+
+
+def with_failures(*failures: MachineFailure, after: int | None = 3, **changes: Any) -> PoolCapacityChanged:
+    return a_pool(failures=failures, cordon_after_failures=after, cordon_after_jobs=2, **changes)
+
+
 def rendered(fact: PoolCapacityChanged, *holders: HeldNodes, cordons: tuple[Cordon, ...] = ()) -> Pool:
     """The pool as the template takes it."""
-    (pool,) = pools([fact], holders, cordons)
+    (pool,) = pools([fact], holders, cordons, now=NOON)
     html = text("admin_machines_parts.html.jinja", pools=[pool], now=NOON)
     assert all(machine.name in html for machine in pool.machines)
     return pool
@@ -92,3 +105,43 @@ def test_of_many_machines_those_that_take_no_work_are_kept():
     nodes = [a_node(number) for number in range(SHOWN + 20)]
     pool = rendered(a_pool(nodes=500, cordoned=("400",)), held(*nodes))
     assert (pool.machines[0].name, len(pool.machines), pool.num_left_out) == ("400", SHOWN, 21)
+
+
+def test_a_machine_has_its_failures_and_what_of_them_counts():
+    fact = with_failures(a_failure(), a_failure(job="ftjob-2"), a_failure("gpu-8", job="ftjob-2"))
+    pool = rendered(fact, held(a_node(3, host="gpu-7")))
+    assert [(each.name, each.state, len(each.failures)) for each in pool.machines] == [
+        ("3", "in use", 2),
+        ("gpu-8", "free", 1),
+    ]
+    assert pool.machines[0].counted == "counting 2 from 2 jobs; cordoned at 3 from 2 jobs"
+
+
+def test_failures_of_a_day_ago_and_before_an_uncordon_do_not_count():
+    fact = with_failures(a_failure(counts_until=NOON), a_failure(counts_until=None))
+    assert rendered(fact).machines[0].counted == "none counts; cordoned at 3 from 2 jobs"
+
+
+def test_where_the_platform_cordons_nothing_it_says_so():
+    assert rendered(with_failures(a_failure(), after=0)).machines[0].counted == (
+        "only an operator cordons machines of this pool"
+    )
+    assert rendered(with_failures(a_failure(), after=None)).machines[0].counted == ""
+
+
+def test_every_failure_is_shown_with_its_kind_job_attempt_and_words():
+    lost, failed, older = (
+        a_failure(),
+        a_failure(kind="training_failed", job="ftjob-2"),
+        a_failure(kind=None, job="ftjob-3"),
+    )
+    (pool,) = pools([with_failures(lost, failed, older)], [], [], now=NOON)
+    assert [what for _, what in pool.failures] == ["node lost", "training failed", "unknown"]
+    html = text("admin_machines_parts.html.jinja", pools=[pool], now=NOON)
+    assert all(
+        part in html for part in ("node lost", "training failed", "ftjob-2", "attempt 2", "no heartbeat")
+    )
+
+
+def test_every_kind_of_failure_has_a_word():
+    assert {*KINDS} == {None, *FailureKind}
