@@ -143,7 +143,7 @@ class TestMachines:
         )
         assert f"0 devices 0, 1 training failed {job} attempt 1: Xid 79 on 0: {HOSTILE}" in words_of(page)
         key = world.stack.operator_env()["RETUNE_ADMIN_KEY"]
-        answer = await world.http.get("/admin/pools", headers={"authorization": f"Bearer {key}"})
+        answer = await world.http.get("/v1/admin/pools", headers={"authorization": f"Bearer {key}"})
         (listed,) = (each["failures"] for each in answer.json()["data"] if each["pool"] == pool)
         assert [(each["machine"], each["kind"]) for each in listed] == [("0", "training_failed")]
 

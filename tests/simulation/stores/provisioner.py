@@ -64,7 +64,7 @@ async def remove_cordon(conn: Tables, pool: str, machine: str) -> None:
     conn.delete("cordon", (pool, machine))
     for failure in conn.rows("machine_failure"):
         if (failure.pool, failure.machine) == (pool, machine):
-            conn.put("past_failure", failure.node_id, True)
+            conn.put("machine_failure", failure.node_id, replace(failure, is_past=True))
 
 
 async def add_failure(conn: Tables, failure: Failure) -> None:
@@ -78,11 +78,16 @@ async def list_failures_of_machine(
     failures = [
         each
         for each in conn.rows("machine_failure")
-        if (each.pool, each.machine) == (pool, machine)
-        and each.failed_at >= since
-        and not conn.get("past_failure", each.node_id)
+        if (each.pool, each.machine) == (pool, machine) and each.failed_at >= since and not each.is_past
     ]
     return sorted(failures, key=lambda each: (each.failed_at, each.node_id))
+
+
+async def list_newest_failures(conn: Tables, pool: str, *, limit: int) -> list[Failure]:
+    by_node = sorted(
+        (each for each in conn.rows("machine_failure") if each.pool == pool), key=lambda each: each.node_id
+    )
+    return sorted(by_node, key=lambda each: each.failed_at, reverse=True)[:limit]
 
 
 async def list_failures_of_attempt(conn: Tables, job_id: str, number: int) -> list[Failure]:
