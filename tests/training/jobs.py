@@ -24,6 +24,7 @@ from services.ingest.pipeline.formats import Example, Turn
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.tokens import Encoded, Encoder
 from services.trainer_agent.protocol import (
+    RENDEZVOUS,
     REPORTS,
     Report,
     Saved,
@@ -217,12 +218,13 @@ def start_child(directory: Path, order: TrainingOrder) -> subprocess.Popen[bytes
 def start_gang_node(
     directory: Path, order: TrainingOrder, *, node: int = 0, port: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """The processes of one node, through torchrun."""
+    """The processes of one node, through torchrun as a runner starts it; all nodes are on this machine."""
     work_dir = a_work_dir(directory, order)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-m", "services.trainer_agent.training.launch"),
         *("--nnodes", str(order.nodes), "--nproc-per-node", str(order.devices_per_node)),
-        *("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port or free_port())),
+        *("--rdzv-backend", RENDEZVOUS, "--rdzv-endpoint", f"127.0.0.1:{port or free_port()}"),
+        *("--rdzv-conf", f"rank={node}"),
         *("--max-restarts", "0", "-m", CHILD[-1], str(work_dir)),
     ]
     return subprocess.Popen(command, env=environment(), stderr=log_of(work_dir))
