@@ -1,6 +1,7 @@
 """Replicas as jobs of a real Slurm: Kafka, Postgres and S3 are real, what runs in place of vLLM is a stand-in."""
 
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,16 +13,26 @@ import pytest
 
 from deploy.local.stack import Stack
 from deploy.slurm.cluster import SlurmCluster
-from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseEnd
+from schemas.node import (
+    DeviceLeaseEnded,
+    DeviceLeaseQueued,
+    DevicesLeased,
+    LeaseEnd,
+    PoolCapacityChanged,
+    ReturnDevices,
+)
 from services.provisioner.model import lease_node_name
 from shared.postgres.migrate import migrate
+from shared.processes.identity import Identity, marked
 from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until as until_true
 from tests.integration.engines import Engines
+from tests.integration.kills import alive, killed_at
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.slurm import blocked, running_jobs
+from tests.integration.test_leases import ask
 from tests.integration.test_provisioner import POOLS
 from tests.integration.test_provisioner_slurm import SLURM_POOL
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
@@ -47,9 +58,7 @@ ON_NODES = {
 
 
 @pytest.fixture(scope="module")
-async def attempts(
-    stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Attempts]:
+def env(stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("replica-nodes")
     env = provisioner_env_of(stack, folder, POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf))
     own = {
@@ -58,6 +67,11 @@ async def attempts(
     }
     with (folder / "runner.env").open("a") as file:
         file.writelines(f"{name}='{value}'\n" for name, value in own.items())
+    return env
+
+
+@pytest.fixture(scope="module")
+async def attempts(stack: Stack, env: dict[str, str]) -> AsyncIterator[Attempts]:
     async with attempts_on(stack, env) as attempts:
         yield attempts
 
@@ -139,6 +153,54 @@ async def test_a_model_is_deployed_on_a_node_and_on_another_one_after_a_notice(
         assert order.index(("ReplicaReady", other)) < order.index(("ReplicaLost", world.replica))
         now = await world.heard("AdapterLoaded", replica=_address(world, other))
         assert len(await names_at(stack, now.replica.url, other)) == 2
+
+
+async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
+    stack: Stack, attempts: Attempts, slurm: SlurmCluster, world: World
+):
+    async with controller(stack):
+        await world.register()
+        lease = await lease_of(stack, world.replica)
+        ready = await world.heard("ReplicaReady")
+        mark = f"RUNNER_NODE_ID={lease_node_name(lease)}-n0"
+        [node] = [each for each in marked(mark) if "services.serving_controller.node" in _command(each)]
+        node.signal_alone(signal.SIGKILL)
+        ended = await attempts.until(lease, DeviceLeaseEnded)
+        assert ended.reason is LeaseEnd.NODE_ENDED
+        assert ended.message.endswith("exited with code 137")
+        lost = await world.heard("ReplicaLost")
+        assert (lost.replica, lost.reason) == (ready.replica, ended.message)
+        await until_true(lambda: not list(marked(mark)))
+        again = await lease_of(stack, world.replica, but=lease)
+        await attempts.until(again, DevicesLeased)
+
+        async def is_ready() -> bool:
+            return len(world.facts("ReplicaReady")) == 2
+
+        await until_true(is_ready)
+    assert len({fact.replica.incarnation for fact in world.facts("ReplicaReady")}) == 2
+
+
+@pytest.mark.parametrize("failpoint", ["provider.create.before", "provider.create.after"])
+async def test_a_provisioner_that_dies_at_a_start_has_one_node_of_the_lease(
+    stack: Stack, attempts: Attempts, slurm: SlurmCluster, env: dict[str, str], failpoint: str
+):
+    async with killed_at(stack, "provisioner", failpoint, env=env):
+        lease = await ask(attempts, pool="cluster")
+    await alive(stack, "provisioner", env=env)
+    await attempts.until(lease, DevicesLeased)
+    assert len(running_jobs(slurm, lease_node_name(lease))) == 1
+    assert len(attempts.heard(lease, DevicesLeased)) == 1
+    async with killed_at(stack, "provisioner", "provider.delete.after", env=env):
+        await attempts.write("serving_controller", ReturnDevices(lease_id=lease))
+    await alive(stack, "provisioner", env=env)
+    await attempts.until("cluster", PoolCapacityChanged, leases=())
+    assert len(attempts.heard(lease, DeviceLeaseEnded)) == 1
+    assert running_jobs(slurm, lease_node_name(lease)) == []
+
+
+def _command(process: Identity) -> str:
+    return Path(f"/proc/{process.pid}/cmdline").read_text()
 
 
 def _replica_of(message) -> str:
