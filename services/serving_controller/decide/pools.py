@@ -354,11 +354,12 @@ def _go(
     if replica.phase is Phase.STARTING:
         return [End(replica.lost(reason, failures=0, not_before=now), reason)]
     if replica.phase is Phase.LEAVING:
+        if now >= deadline - notices.END_BEFORE:
+            return [End(replica.lost(replica.reason, failures=0, not_before=now), replica.reason)]
         return _drained(replica, now, policy)
     if not is_time:
         return _sync_adapters(replica_set, replica, candidates)
-    until = min(now + policy.drain_within, max(now, deadline - notices.END_BEFORE))
-    return [Drain(replica.leaving(reason, until=until))]
+    return [Drain(replica.leaving(reason, until=now + policy.drain_within))]
 
 
 def _drained(replica: Replica, now: datetime, policy: Policy) -> list[Action]:

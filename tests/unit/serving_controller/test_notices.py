@@ -63,7 +63,6 @@ def test_the_first_leaves_once_another_one_is_ready():
     [drain] = planned(*replicas, leases=(a_lease(notice=SOON), a_lease(1)))
     assert isinstance(drain, Drain)
     assert (drain.replica.replica_id, drain.replica.reason) == (f"{POOL}-0", "its node goes away: drain")
-    assert drain.replica.not_before == SOON - END_BEFORE
     starting = (a_replica(0), a_replica(1, Phase.STARTING, answers=False, started_at=NOON))
     assert planned(*starting, leases=(a_lease(notice=SOON), a_lease(1))) == ()
 
@@ -72,8 +71,20 @@ def test_it_leaves_in_time_whether_or_not_another_one_is_ready():
     near = NOON + LEAVE_BEFORE
     ask, drain = planned(a_replica(), leases=(a_lease(notice=near),))
     assert (type(ask), type(drain)) == (AskDevices, Drain)
-    over = NOON - timedelta(seconds=5)
-    assert planned(a_replica(), leases=(a_lease(notice=over),))[1].replica.not_before == NOON
+
+
+def test_who_leaves_is_known_to_before_it_ends_and_ends_before_its_node():
+    replicas, leases = (a_replica(0), a_replica(1)), (a_lease(notice=SOON), a_lease(1))
+    [drain] = planned(*replicas, leases=leases)
+
+    def ends(seconds: float, *, is_busy: bool) -> bool:
+        leaving = replace(drain.replica, is_busy=is_busy)
+        now = NOON + timedelta(seconds=seconds)
+        return bool(planned(leaving, replicas[1], leases=leases, now=now))
+
+    assert [ends(seconds, is_busy=False) for seconds in (4, 6)] == [False, True]
+    last = (SOON - END_BEFORE - NOON).total_seconds()
+    assert [ends(seconds, is_busy=True) for seconds in (last - 1, last)] == [False, True]
 
 
 def test_the_other_one_stays_in_its_place_when_it_is_gone():
