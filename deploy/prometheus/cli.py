@@ -55,6 +55,8 @@ def _setup(options: argparse.Namespace) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
+    if not (options.state / "env").exists():
+        raise StackError(f"--state {options.state}: no local stack was started there; run `make up` first")
     state = State(options.state)
     targets = targets_of(state, {service: (service,) for service in SERVICES})
     with Prometheus(options.folder, targets, ca_file=state.ca_file) as prometheus:
