@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 MANIFEST = "manifest.json"
+EXCERPTS = "excerpts.json"
+"""`path` of the excerpts of a dataset version, beside its report."""
 TRAINING_TEMPLATE = "training_template.jinja"
 """File of a base model: its template with what the assistant says marked; read by ingest alone."""
 AUDIT = "audit/"
@@ -27,7 +29,7 @@ def file(name: str) -> str:
 
 
 def dataset(version: str, path: str = MANIFEST) -> str:
-    """Return the key of an object of a dataset version. `path` is the manifest, a part or the report."""
+    """Return the key of an object of a dataset version. `path`: manifest, part, report or excerpts."""
     return f"datasets/{version}/{path}"
 
 

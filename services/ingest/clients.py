@@ -171,6 +171,10 @@ class Validator:
     async def _store(self, request: ValidationRequest, output: Path, finished: Finished) -> Ready | Rejection:
         report_key = layout.dataset(request.version, REPORT)
         report = output / REPORT
+        excerpts = output / layout.EXCERPTS
+        if excerpts.exists():
+            key = layout.dataset(request.version, layout.EXCERPTS)
+            await self._objects.put_file(key, excerpts, sha256=sha256_of(excerpts))
         if finished.code != READY:
             await self._objects.put_file(report_key, report, sha256=sha256_of(report))
             dataset_report = DatasetReport.model_validate_json(report.read_bytes())

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from schemas.base import Bytes, Count, Sha256, Value
+from schemas.dataset import FileRole
 from schemas.report import SourceKind
 from schemas.specification import DatasetSpec
 
@@ -54,6 +55,15 @@ class WorkOrder(Value):
         """Paths of all that the validating process reads."""
         paths = (self.tokenizer, self.training, self.validation, self.holdout, self.safety_mix)
         return (*(path for path in paths if path is not None), *(source.path for source in self.sources))
+
+    def path_of(self, role: FileRole) -> Path | None:
+        paths: dict[FileRole, Path | None] = {
+            "training": self.training,
+            "validation": self.validation,
+            "holdout": self.holdout,
+            "safety_mix": self.safety_mix,
+        }
+        return paths[role]
 
     @property
     def max_seq_length(self) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from schemas.artifacts import DatasetCounts, DatasetManifest, FileEntry, files_of
 from schemas.base import Value
-from schemas.layout import MANIFEST
+from schemas.excerpts import DatasetExcerpts, PackingExcerpt
+from schemas.layout import EXCERPTS, MANIFEST
 from schemas.report import DatasetReport, Sample, SourceReport
 from schemas.specification import DatasetFormat
 from services.ingest.pipeline.figures import length_histogram, packing_report
@@ -34,11 +35,19 @@ class PipelineResult:
     """Lines of the safety mix that are trained on."""
     long_answers: int = 0
     samples: tuple[Sample, ...] = ()
+    packing: PackingExcerpt | None = None
     source_grams: dict[str, int] = field(default_factory=dict)
 
 
-def write(order: WorkOrder, verdict: DatasetVerdict, result: PipelineResult) -> Finished:
+def write(
+    order: WorkOrder,
+    verdict: DatasetVerdict,
+    result: PipelineResult,
+    excerpts: DatasetExcerpts | None = None,
+) -> Finished:
     report = make_report(order, verdict, result)
+    if excerpts is not None:
+        _write(order.output, EXCERPTS, excerpts)
     entry = _write(order.output, REPORT, report)
     if report.code == READY:
         _write(order.output, MANIFEST, make_manifest(order, verdict, result, entry))

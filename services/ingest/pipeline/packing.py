@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from schemas.excerpts import MAX_PIECES_OF_A_WINDOW, MAX_WINDOWS, WindowExcerpt
+
 PART_TOKENS = 1 << 26
 """A part is closed at the first example that reaches this many tokens; windows never cross parts."""
 
@@ -54,3 +56,16 @@ def _flat(windows: list[list[int]]) -> Packing:
         examples.extend(window)
         offsets.append(len(examples))
     return Packing(offsets, examples)
+
+
+def window_excerpts(lengths: Sequence[int], packing: Packing) -> tuple[WindowExcerpt, ...]:
+    """Return windows at equal distances: the first ones alone would be those of the longest examples."""
+    shown = min(MAX_WINDOWS, packing.num_windows)
+    indices = [round(place * (packing.num_windows - 1) / max(1, shown - 1)) for place in range(shown)]
+    return tuple(_window_excerpt(index, lengths, packing) for index in indices)
+
+
+def _window_excerpt(index: int, lengths: Sequence[int], packing: Packing) -> WindowExcerpt:
+    start, end = packing.window_offsets[index : index + 2]
+    pieces = [lengths[example] for example in packing.window_examples[start:end]]
+    return WindowExcerpt(index=index, pieces=tuple(pieces[:MAX_PIECES_OF_A_WINDOW]), tokens=sum(pieces))

@@ -13,7 +13,8 @@ import numpy as np
 
 from schemas import layout
 from schemas.artifacts import CHOSEN, REJECTED, FileEntry
-from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack
+from schemas.excerpts import WindowExcerpt
+from services.ingest.pipeline.packing import PART_TOKENS, Packing, pack, window_excerpts
 from services.ingest.pipeline.tokens import Encoded, sides_of
 
 
@@ -61,6 +62,9 @@ class PartTotals:
     tokens: int = 0
     loss_tokens: int = 0
     windows: int = 0
+    pieces: int = 0
+    """Number of rows and pieces of rows in the windows."""
+    cut_rows: int = 0
 
 
 class PartWriter:
@@ -69,6 +73,9 @@ class PartWriter:
     def __init__(self, output: Path, spool: Callable[[], TokenSpool], *, max_seq_length: int) -> None:
         self.totals = PartTotals()
         self.lengths = array("i")
+        self.windows: tuple[WindowExcerpt, ...] = ()
+        """Some windows of the first part."""
+        self.windows_of_part = 0
         self._output = output
         self._window_tokens = max_seq_length
         self._entries: list[FileEntry] = []
@@ -79,8 +86,10 @@ class PartWriter:
         for piece in pieces_of(row, max_tokens=self._window_tokens):
             self._spool.add(line, piece)
             self.totals.tokens += len(piece.tokens)
+            self.totals.pieces += 1
         self.lengths.append(len(row.tokens))
         self.totals.rows += 1
+        self.totals.cut_rows += row.is_cut
         self.totals.loss_tokens += sum(int(side.mask[1:].sum()) for side in sides_of(row))
         if self._spool.num_tokens >= PART_TOKENS:
             self._close_part()
@@ -95,6 +104,8 @@ class PartWriter:
         lengths = np.diff(np.asarray(self._spool.offsets)).tolist()
         packing = pack(lengths, max_seq_length=self._window_tokens)
         self.totals.windows += packing.num_windows
+        if not self._entries:
+            self.windows, self.windows_of_part = window_excerpts(lengths, packing), packing.num_windows
         self._entries.append(write_part(self._spool, packing, self._output))
         self._spool.close()
         self._spool = self._new_spool()
@@ -109,9 +120,13 @@ def pieces_of(row: Encoded, *, max_tokens: int) -> Iterator[Encoded]:
     if len(row.tokens) <= max_tokens:
         yield row
         return
-    for start in range(0, len(row.tokens) - 1, max_tokens - 1):
-        piece = slice(start, start + max_tokens)
+    for piece in piece_slices(len(row.tokens), max_tokens=max_tokens):
         yield Encoded(row.tokens[piece], row.mask[piece])
+
+
+def piece_slices(length: int, *, max_tokens: int) -> Iterator[slice]:
+    for start in range(0, length - 1, max_tokens - 1):
+        yield slice(start, min(start + max_tokens, length))
 
 
 def write_part(spool: TokenSpool, packing: Packing, output: Path) -> FileEntry:

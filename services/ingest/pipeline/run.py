@@ -9,16 +9,19 @@ import numpy.typing as npt
 
 from schemas.compatibility import holdout_formats
 from schemas.dataset import FileRole
+from schemas.excerpts import PackingExcerpt
 from schemas.specification import FORMATS_OF_METHOD, DatasetFormat, Method
 from services.ingest.pipeline import outcome
 from services.ingest.pipeline.answers import count_long_answers
-from services.ingest.pipeline.contamination import read_source
+from services.ingest.pipeline.contamination import Source, read_source
 from services.ingest.pipeline.counts import FileCounts
 from services.ingest.pipeline.duplicates import DuplicateIndex, PromptSpool
 from services.ingest.pipeline.examine import Accepted, Examiner
+from services.ingest.pipeline.excerpts import excerpts_of
 from services.ingest.pipeline.figures import SamplePicker
 from services.ingest.pipeline.files import HOLDOUT, format_of_file
-from services.ingest.pipeline.order import Finished, Progress, WorkOrder
+from services.ingest.pipeline.order import READY, Finished, Progress, WorkOrder
+from services.ingest.pipeline.packing_figures import packing_excerpt
 from services.ingest.pipeline.parts import PartWriter, TokenSpool
 from services.ingest.pipeline.rules import FileRefused
 from services.ingest.pipeline.screen import RowFilter
@@ -35,7 +38,8 @@ from shared.chat.loading import end_tokens
 
 
 def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
-    """Write `report.json`, and if every file is accepted the parts and `manifest.json`, into order.output."""
+    """Write `report.json`, `excerpts.json` where rows were looked at, and if every file is accepted the parts and
+    `manifest.json`, into order.output."""
     verdict = DatasetVerdict(order.spec.policy)
     try:
         files = Files(order, verdict, send)
@@ -43,7 +47,8 @@ def validate(order: WorkOrder, send: Callable[[Progress], None]) -> Finished:
         verdict.refuse("dataset", refusal)
         return outcome.write(order, verdict, outcome.PipelineResult())
     result = files.make()
-    return outcome.write(order, verdict, result)
+    excerpts = excerpts_of(order, verdict, files.sources, result.packing)
+    return outcome.write(order, verdict, result, excerpts)
 
 
 class Files:
@@ -67,6 +72,10 @@ class Files:
         )
         self._row_filter = RowFilter(index, self._policy, order.workers, send)
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return self._survey.sources
+
     def make(self) -> outcome.PipelineResult:
         # The holdout first, then validation: a training row that repeats one of theirs is the one to go.
         self._screen_holdout()
@@ -75,8 +84,9 @@ class Files:
         self._add_training(writer, samples)
         safety_lines = self._add_safety_mix(writer)
         self._prompts.close()
+        training = writer.close()
         return outcome.PipelineResult(
-            training=writer.close(),
+            training=training,
             validation=validation.close(),
             validation_rows=validation.totals.rows,
             totals=writer.totals,
@@ -84,6 +94,7 @@ class Files:
             safety_lines=safety_lines,
             long_answers=self._long_answers,
             samples=samples.samples(self._tokenizer),
+            packing=self._packing(writer),
             source_grams={source.name: len(source.grams) for source in self._survey.sources},
         )
 
@@ -149,6 +160,17 @@ class Files:
             writer.add(-spool.lines[index], spool.get(index))
         spool.close()
         return frozenset(spool.lines[index] for index in chosen)
+
+    def _packing(self, writer: PartWriter) -> PackingExcerpt | None:
+        counts = self._verdict.counts("training")
+        if counts is None or not writer.totals.windows or self._verdict.code != READY:
+            return None
+        return packing_excerpt(
+            self._order,
+            writer,
+            left_out=counts.rules["tokens.over_length"],
+            is_text=counts.format is DatasetFormat.TEXT,
+        )
 
     def _rows(self, counts: FileCounts, path: Path, asked: DatasetFormat | str) -> Iterator[Accepted]:
         file_format = (

@@ -80,11 +80,14 @@ def word_hashes(text: str) -> Keys:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, map(str.encode, words)), np.uint64, len(words))
 
 
-def gram_hashes(words: Keys) -> Keys:
-    """Hashes of all 13-grams of words; none where there are fewer words. Shape (grams,), with repeats."""
-    if len(words) < GRAM_WORDS:
+def gram_hashes(words: Keys, size: int = GRAM_WORDS) -> Keys:
+    """Hashes of all grams of `size` words, at most 13; none where there are fewer words.
+
+    Shape (grams,), with repeats.
+    """
+    if len(words) < size:
         return NO_KEYS
-    grams: Keys = sliding_window_view(words, GRAM_WORDS) @ WEIGHTS
+    grams: Keys = sliding_window_view(words, size) @ WEIGHTS[:size]
     return grams
 
 

@@ -30,6 +30,8 @@ class Encoded:
     """1 where the token is a target of the loss; as long as `tokens`."""
     border: int = 0
     """Index where the second example of a preference row begins, which ends with the rejected answer; else 0."""
+    is_cut: bool = False
+    """Whether the row was longer than a window and its end is cut away."""
 
 
 def load_tokenizer(directory: Path) -> Any:
@@ -253,7 +255,7 @@ def within_limit(row: Encoded, *, limit: int, truncates: bool) -> Encoded | BadR
     total = len(row.tokens)
     if total > limit and not truncates:
         return BadRow("tokens.over_length", "row", f"{total} tokens, at most {limit}")
-    kept = Encoded(row.tokens[:limit], row.mask[:limit])
+    kept = Encoded(row.tokens[:limit], row.mask[:limit], is_cut=total > limit)
     if not kept.mask[1:].any():
         cut_away = f" of the first {limit} of {total}" if total > limit else f" of {total}"
         return BadRow("tokens.no_loss_token", "row", f"none{cut_away} tokens counts towards the loss")
@@ -296,7 +298,7 @@ def _joined(chosen: Encoded | BadRow, rejected: Encoded | BadRow) -> Encoded | B
     if isinstance(rejected, BadRow):
         return rejected
     tokens, mask = (np.concatenate(arrays) for arrays in zip(*map(_arrays, (chosen, rejected)), strict=True))
-    return Encoded(tokens, mask, border=len(chosen.tokens))
+    return Encoded(tokens, mask, border=len(chosen.tokens), is_cut=chosen.is_cut or rejected.is_cut)
 
 
 def _arrays(row: Encoded) -> tuple[Tokens, Mask]:

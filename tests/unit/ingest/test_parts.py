@@ -55,7 +55,7 @@ def test_a_part_holds_every_array_of_the_contract(tmp_path: Path) -> None:
 
 def test_the_totals_are_those_of_the_rows(tmp_path: Path) -> None:
     _, totals = written(tmp_path)
-    assert totals == PartTotals(rows=4, tokens=18, loss_tokens=14, windows=3)
+    assert totals == PartTotals(rows=4, tokens=18, loss_tokens=14, windows=3, pieces=4)
     assert packing_report(totals, 8).fill_ratio == 0.75
     assert packing_report(totals, 8).fewest_windows == 3
 
@@ -74,7 +74,7 @@ def test_a_row_longer_than_a_window_is_several_examples_that_predict_each_token_
     predicted = [token for example in examples for token in example[1:]]
     assert predicted == list(range(1, 17))
     assert arrays["example_lines"].tolist() == [5, 5, 5]
-    assert writer.totals == PartTotals(rows=1, tokens=19, loss_tokens=16, windows=3)
+    assert writer.totals == PartTotals(rows=1, tokens=19, loss_tokens=16, windows=3, pieces=3)
     assert list(writer.lengths) == [17]
 
 
@@ -163,4 +163,4 @@ def test_a_preference_row_is_two_examples_of_one_window(tmp_path: Path) -> None:
     assert arrays["example_lines"].tolist() == [1, 1, 2, 2, 3, 3]
     assert arrays["window_offsets"].tolist() == [0, 2, 6]
     assert arrays["window_examples"].tolist() == [2, 3, 0, 1, 4, 5]
-    assert writer.totals == PartTotals(rows=3, tokens=18, loss_tokens=12, windows=2)
+    assert writer.totals == PartTotals(rows=3, tokens=18, loss_tokens=12, windows=2, pieces=3)

@@ -8,6 +8,7 @@ KEYS = {
     layout.blob("5e1"): "blobs/5e1",
     layout.dataset("v1"): "datasets/v1/manifest.json",
     layout.dataset("v1", layout.part("5e1")): "datasets/v1/parts/5e1",
+    layout.dataset("v1", layout.EXCERPTS): "datasets/v1/excerpts.json",
     layout.checkpoint("ftjob-1", 2, 30): "checkpoints/ftjob-1/a-ftjob-1-e2/30/manifest.json",
     layout.checkpoint("ftjob-1", 2, 30, layout.part("5e1")): "checkpoints/ftjob-1/a-ftjob-1-e2/30/parts/5e1",
     layout.checkpoints("ftjob-1", 2): "checkpoints/ftjob-1/a-ftjob-1-e2/",
