@@ -3,6 +3,17 @@
 from typing import Any
 
 from schemas.dataset import RowProblem
+from schemas.excerpts import (
+    ClusterExcerpt,
+    DatasetExcerpts,
+    Excerpt,
+    Member,
+    OverlapExcerpt,
+    PackingExcerpt,
+    PackingFigures,
+    Run,
+    WindowExcerpt,
+)
 from schemas.report import (
     Cluster,
     DatasetReport,
@@ -110,3 +121,59 @@ def a_report(*, hostile: str = "", file: FileReport | None = None, **changes: An
         ),
     }
     return DatasetReport(**fields | changes)
+
+
+def excerpts_of_rows(*, hostile: str = "", **changes: Any) -> DatasetExcerpts:
+    """A near duplicate, an equal row, a benchmark's item, an item of the holdout, and windows of three rows each."""
+
+    def member(line: int, similarity: float, text: str, **cuts: bool) -> Member:
+        return Member(
+            file="training", line=line, similarity=similarity, excerpt=Excerpt(runs=(Run(text=text),), **cuts)
+        )
+
+    question = f"user: What is 7 times 7? {hostile}\n\nassistant: It is 49."
+    near = ClusterExcerpt(
+        duplicates=20,
+        members=(
+            member(4, 1.0, question, is_cut_before=True),
+            member(
+                100, 0.93, question.replace("times", "multiplied by"), is_cut_before=True, is_cut_after=True
+            ),
+            member(101, 0.95, question.replace("What", "Tell me what"), is_cut_before=True),
+        ),
+    )
+    equal = ClusterExcerpt(duplicates=1, members=(member(3, 1.0, question), member(9, 1.0, question)))
+    shared = f"a train leaves the station at noon and drives for three hours to the sea {hostile}"
+    row = Excerpt(
+        runs=(Run(text="user: So: "), Run(text=shared, is_shared=True), Run(text="\n\nassistant: 180 km."))
+    )
+    item = Excerpt(runs=(Run(hidden_words=5), Run(text=shared, is_shared=True), Run(hidden_words=1)))
+    overlap = OverlapExcerpt(
+        file="training", line=702, source="mmlu", kind="benchmark", item=12, share=0.84, shared_words=15, longest_run=15,
+        row=row, item_text=item,
+    )  # fmt: skip
+    own = overlap.model_copy(
+        update={"line": 701, "source": f"holdout{hostile}", "kind": "holdout", "item_text": row}
+    )
+    windows = tuple(
+        WindowExcerpt(index=9 * number, pieces=(300 - 4 * number, 100, 90), tokens=490 - 4 * number)
+        for number in range(24)
+    )
+    chosen = PackingFigures(
+        max_seq_length=512, rows=880, long_rows=12, pieces=880, tokens=91_000, windows=210, padding_ratio=0.154,
+        unpacked_padding_ratio=0.798,
+    )  # fmt: skip
+    shorter = chosen.model_copy(
+        update={"max_seq_length": 256, "long_rows": 57, "windows": 371, "padding_ratio": 0.042}
+    )
+    packing = PackingExcerpt(
+        chosen=chosen, others=(shorter,), rows_of_others=880, windows=windows, windows_of_part=210
+    )
+    fields: dict[str, Any] = {
+        "version": a_sha("version"),
+        "tenant": "demo",
+        "clusters": (near, equal),
+        "overlaps": (overlap, own),
+        "packing": packing,
+    }
+    return DatasetExcerpts(**fields | changes)

@@ -12,6 +12,7 @@ from cli import kafka_commands
 from cli.api import Api
 from cli.changes import Changes, is_dry
 from cli.commands.context import admin_api, api, connection
+from cli.commands.excerpts import excerpts_text
 from cli.output import note, show, show_table, stderr
 from cli.row_files import json_lines_of
 from ops.errors import RefusedByPlatform, Unreachable
@@ -23,6 +24,7 @@ from schemas.evaluation import (
     RegisterSafetySuite,
     SafetySuiteRegistered,
 )
+from schemas.excerpts import DatasetExcerpts
 
 app = typer.Typer(
     add_completion=False, help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True
@@ -85,6 +87,13 @@ def report(dataset_id: str) -> None:
     """Print the report of a dataset."""
     dataset_report = api().get(f"/datasets/{dataset_id}/report")
     show(dataset_report, json.dumps(dataset_report, indent=1, ensure_ascii=False))
+
+
+@app.command()
+def excerpts(dataset_id: str) -> None:
+    """Print duplicates side by side, contaminated rows beside their items, and how rows are packed."""
+    shown = api().get(f"/datasets/{dataset_id}/excerpts")
+    show(shown, excerpts_text(DatasetExcerpts.model_validate(shown)))
 
 
 @app.command()

@@ -55,6 +55,8 @@ class SafetyMixChoice(Spec):
     file: str
     """Id of an uploaded file."""
     share: Share = 0.1
+    """Rows of the mix per training row, with `cpt` tokens per training token: 0.1 adds one row to every ten. All
+    of the mix is used where it is smaller."""
 
 
 class StageChoice(Spec):

@@ -12,6 +12,7 @@ FROZEN = {
         "list": "purpose",
         "validate": "path model holdout dry_run",
         "report": "dataset_id",
+        "excerpts": "dataset_id",
         "suites": "",
         "register-benchmark": "name path kind num_fewshot fewshot margin_points dry_run",
         "register-safety-suite": "name path benign dry_run",

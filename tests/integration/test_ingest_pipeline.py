@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 
 from schemas.artifacts import DatasetManifest, FileEntry
 from schemas.base import FileRef
-from schemas.excerpts import DatasetExcerpts
 from schemas.report import DatasetReport, FileReport
 from schemas.specification import DatasetPolicy, DatasetSpec, Method, SafetyMix
 from services.ingest.clients import run_child
@@ -161,10 +160,6 @@ class Made:
         assert self.code == "ready", self.answer
         return DatasetManifest.model_validate_json((self.order.output / "manifest.json").read_bytes())
 
-    @property
-    def excerpts(self) -> DatasetExcerpts:
-        return DatasetExcerpts.model_validate_json((self.order.output / "excerpts.json").read_bytes())
-
     def file(self, role: str) -> FileReport:
         return next(file for file in self.report.files if file.role == role)
 
@@ -253,47 +248,6 @@ class TestPlantedFaults:
             68: "holdout",
         }
         assert (training.contaminated_rows, training.holdout_duplicates) == (2, 1)
-
-    def test_texts_stand_beside_what_they_repeat(self, outcome: Made) -> None:
-        excerpts = outcome.excerpts
-        members = {
-            tuple((each.file, each.line) for each in cluster.members): [
-                each.excerpt.text for each in cluster.members
-            ]
-            for cluster in excerpts.clusters
-        }
-        kept, near = members[("training", 2), ("training", 62)]
-        assert kept.replace("?", "?!", 1) == near
-        assert {*members} == {
-            (("training", 1), ("training", 61)),
-            (("training", 2), ("training", 62)),
-            (("holdout", 1), ("training", 68)),
-            (("validation", 1), ("training", 69)),
-        }
-
-    def test_only_what_a_row_holds_of_an_operators_item_is_shown(self, outcome: Made) -> None:
-        overlaps = {each.line: each for each in outcome.excerpts.overlaps}
-        assert {line: (each.source, each.kind) for line, each in overlaps.items()} == {
-            66: ("arc", "benchmark"),
-            68: ("holdout", "holdout"),
-        }
-        benchmark, holdout = overlaps[66], overlaps[68]
-        assert (benchmark.shared_words, benchmark.longest_run) == (40, 40)
-        assert benchmark.item_text.text == BENCHMARK
-        assert [run.text for run in benchmark.row.runs if run.is_shared] == [BENCHMARK]
-        assert benchmark.row.text == f"user: {BENCHMARK}\n\nassistant: No idea."
-        assert holdout.item_text.text == holdout.row.text
-
-    def test_the_packing_is_the_one_of_the_parts(self, outcome: Made) -> None:
-        packing, counts = outcome.excerpts.packing, outcome.manifest.counts
-        assert packing is not None
-        chosen = packing.chosen
-        assert (chosen.windows, chosen.tokens, chosen.rows) == (counts.windows, counts.tokens, counts.rows)
-        assert (chosen.pieces, chosen.long_rows) == (counts.rows, 1)
-        assert packing.windows_of_part == counts.windows
-        assert all(sum(window.pieces) == window.tokens <= CONTEXT for window in packing.windows)
-        assert chosen.padding_ratio < chosen.unpacked_padding_ratio
-        assert [each.max_seq_length for each in packing.others] == [64, 128], "line 67 is unknown when longer"
 
     def test_exactly_the_good_rows_are_trained_on_with_a_share_of_the_mix(self, outcome: Made) -> None:
         lines = set(outcome.examples())

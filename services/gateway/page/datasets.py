@@ -7,10 +7,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
+from schemas.excerpts import DatasetExcerpts
 from schemas.report import DatasetReport, FileReport
 from services.gateway import job_readmodels, model, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.page import render, reports, streams
+from services.gateway.page.excerpts import excerpts_view
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.routes import datasets
 from services.gateway.routes.datasets import dataset_of
@@ -75,6 +77,7 @@ async def _shown(
 ) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     report, why_none = await _report(context, row)
+    excerpts = await _excerpts(context, row) if report else None
     training = next((file for file in report.files if file.role == "training"), None) if report else None
     return {
         "dataset": reports.dataset_view(row),
@@ -85,6 +88,7 @@ async def _shown(
         "now": database.now(),
         "rule": rule,
         "training": training,
+        "excerpts": excerpts_view(excerpts) if excerpts else None,
         **(_of_training(report, training, rule, begin) if report and training else {}),
     }
 
@@ -123,6 +127,18 @@ async def _report(context: Gateway, row: model.Dataset) -> tuple[DatasetReport |
         return await asyncio.to_thread(DatasetReport.model_validate_json, data), ""
     except ValidationError:
         return None, "The report is of another release and cannot be shown here; it can be downloaded."
+
+
+async def _excerpts(context: Gateway, row: model.Dataset) -> DatasetExcerpts | None:
+    """The excerpts that ingest wrote; None where there are none to show: the report alone is shown then."""
+    try:
+        data = await datasets.find_excerpts(context, row)
+    except (StorageUnavailable, CorruptObject):
+        return None
+    try:
+        return await asyncio.to_thread(DatasetExcerpts.model_validate_json, data) if data else None
+    except ValidationError:
+        return None
 
 
 @router.get("/datasets/{dataset_id}/stream")

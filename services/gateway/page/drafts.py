@@ -30,7 +30,7 @@ from schemas.specification import (
     Schedule,
 )
 from services.gateway.model import Job, JsonObject, StoredFile, SubmittedSpec, SubmittedStage
-from services.gateway.requests import CreateJob, Extensions
+from services.gateway.requests import CreateJob, Extensions, SafetyMixChoice
 from shared.errors import Refused
 
 ADAPTERS = (Method.LORA, Method.QLORA, Method.DPO, Method.CPT)
@@ -104,6 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
     _setting("Preferences", DpoSpec, DPO, "beta", "Beta", methods=(Method.DPO,)),
     _setting("Rows and validation", DatasetPolicy, "retune.policy", "max_seq_length", "Window in tokens"),
     _setting("Rows and validation", DatasetPolicy, "retune.policy", "truncation", "Cut long rows", choices=YES_NO),
+    _setting("Rows and validation", SafetyMixChoice, "retune.safety_mix", "share", "Share of the safety mix"),
     _setting("Rows and validation", Recipe, RECIPE, "eval_every_steps", "Validate every so many steps"),
     _setting(
         "Rows and validation", Recipe, RECIPE, "load_best_model_at_end", "Keep the best checkpoint", choices=YES_NO
@@ -128,6 +129,7 @@ MAIN = {
     "suffix": "suffix",
     "method": "retune.recipe.method",
     "holdout_file": "retune.holdout_file",
+    "safety_mix": "retune.safety_mix.file",
 }
 """Fields of the form that every job has, and where the request has them."""
 PATHS: Mapping[str, str] = MAIN | {setting.name: setting.path for setting in SETTINGS}

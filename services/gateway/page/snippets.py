@@ -23,6 +23,11 @@ def as_command(body: JsonObject) -> str:
     retune = dict(_object(body.get("retune")))
     if holdout := retune.pop("holdout_file", None):
         words.append(f"--holdout {shlex.quote(str(holdout))}")
+    mix = dict(_object(retune.pop("safety_mix", None)))
+    if file := mix.pop("file", None):
+        words.append(f"--safety-mix {shlex.quote(str(file))}")
+    if mix:
+        retune["safety_mix"] = mix
     if max_cost := retune.pop("max_cost", None):
         words.append(f"--max-cost {shlex.quote(str(max_cost))}")
     if retune.pop("allow_ungated", False):

@@ -19,6 +19,8 @@ from services.gateway.routes.jobs import inputs_of
 router = APIRouter()
 
 MAX_REPORT_BYTES = 64 * 1024 * 1024
+MAX_EXCERPTS_BYTES = 4 * 1024 * 1024
+REPORT = "report.json"
 
 
 @router.post("/datasets", response_model_exclude_unset=True)
@@ -83,11 +85,43 @@ async def report(caller: Caller, context: Context, dataset_id: str) -> Response:
     return Response(data, media_type="application/json", headers={"x-content-type-options": "nosniff"})
 
 
-async def find_report(context: Gateway, dataset: Dataset) -> bytes | None:
-    """Return the JSON of the report; None where ingest wrote none. Raises KeyError where it is not in the store."""
+@router.get(
+    "/datasets/{dataset_id}/excerpts",
+    response_class=JSONResponse,
+    responses={
+        200: {"description": "Texts of duplicates and contaminated rows, and windows as they are packed"}
+    },
+)
+async def excerpts(caller: Caller, context: Context, dataset_id: str) -> Response:
+    dataset = await dataset_of(caller, context, dataset_id)
+    data = await find_excerpts(context, dataset)
+    if data is None:
+        raise not_found("excerpts of dataset", dataset_id)
+    return Response(data, media_type="application/json", headers={"x-content-type-options": "nosniff"})
+
+
+async def find_excerpts(context: Gateway, dataset: Dataset) -> bytes | None:
+    """Return the JSON of the excerpts, which lie beside the report; None where ingest wrote none."""
+    key = _report_key(dataset)
+    if key is None:
+        return None
+    key = f"{key.removesuffix(REPORT)}{layout.EXCERPTS}"
+    try:
+        return await context.service.objects.get_bytes(key, limit_bytes=MAX_EXCERPTS_BYTES)
+    except KeyError:  # the object is not in the store: written by an earlier release, or deleted
+        return None
+
+
+def _report_key(dataset: Dataset) -> str | None:
     key = dataset.detail.report_key
     if key is None and dataset.dataset_version:
-        key = layout.dataset(dataset.dataset_version, "report.json")
+        key = layout.dataset(dataset.dataset_version, REPORT)
+    return key
+
+
+async def find_report(context: Gateway, dataset: Dataset) -> bytes | None:
+    """Return the JSON of the report; None where ingest wrote none. Raises KeyError where it is not in the store."""
+    key = _report_key(dataset)
     return None if key is None else await context.service.objects.get_bytes(key, limit_bytes=MAX_REPORT_BYTES)
 
 

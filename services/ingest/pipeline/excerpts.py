@@ -69,13 +69,13 @@ def excerpts_of(
 ) -> DatasetExcerpts:
     """Read what is shown of the rows and items."""
     clusters, overlaps = choose_clusters(verdict.files), choose_overlaps(verdict.files)
-    wanted = {
+    places = {
         *((each.kept.file, each.kept.line) for each in clusters),
         *((each.role, duplicate.line) for each in clusters for duplicate in each.shown),
         *((role, overlap.line) for role, overlap in overlaps),
         *((HOLDOUT, overlap.item) for _, overlap in overlaps if overlap.source == HOLDOUT),
     }
-    rows = {place: turns for counts in verdict.files for place, turns in _rows(order, counts, wanted)}
+    rows = {place: turns for counts in verdict.files for place, turns in _rows(order, counts, places)}
     items = dict(_items(order, {(overlap.source, overlap.item) for _, overlap in overlaps}))
     by_name = {source.name: source for source in sources}
     kinds: dict[str, SourceKind] = {source.name: source.kind for source in order.sources}
@@ -242,9 +242,9 @@ def _runs(spans: Sequence[tuple[int, int]], length: int) -> Iterator[tuple[int, 
 
 
 def _rows(
-    order: WorkOrder, counts: FileCounts, wanted: Collection[Place]
+    order: WorkOrder, counts: FileCounts, places: Collection[Place]
 ) -> Iterator[tuple[Place, tuple[Turn, ...]]]:
-    lines = {line for role, line in wanted if role == counts.role}
+    lines = {line for role, line in places if role == counts.role}
     path = order.path_of(counts.role)
     if not lines or path is None:
         return
@@ -264,9 +264,9 @@ def _shortened(turn: Turn) -> Turn:
     return Turn(turn.role, turn.content[:CHARACTERS_READ], turn.field, turn.is_trained)
 
 
-def _items(order: WorkOrder, wanted: Collection[tuple[str, int]]) -> Iterator[tuple[Place, Item]]:
+def _items(order: WorkOrder, places: Collection[tuple[str, int]]) -> Iterator[tuple[Place, Item]]:
     for source in order.sources:
-        lines = {line for name, line in wanted if name == source.name}
+        lines = {line for name, line in places if name == source.name}
         if lines:
             for item in _items_of(source.name, source.path, lines):
                 yield (source.name, item.line), item

@@ -45,6 +45,7 @@ ELSE = [
     ("DELETE", "/deployments/{model}"),
     ("GET", "/datasets/{dataset}"),
     ("GET", "/datasets/{dataset}/report"),
+    ("GET", "/datasets/{dataset}/excerpts"),
     ("DELETE", "/datasets/{dataset}"),
     ("GET", "/events/{event}"),
     ("GET", "/sweeps/{sweep}"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from schemas import layout
 from schemas.artifacts import DatasetCounts, ResumeCertificate
 from schemas.base import BundleRef
 from schemas.dataset import DatasetRejected
@@ -36,7 +37,7 @@ from shared.clock import utc_now
 from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway.sweep_rows import add_sweep
 from tests.integration.gateway.world import PATIENCE_SECONDS, World, mark, until
-from tests.reports import a_file_report, a_report
+from tests.reports import a_file_report, a_report, excerpts_of_rows
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
 NUM_STEPS = 2_000
@@ -384,6 +385,8 @@ async def a_reported_dataset(world: World, tenant: str = "demo", **changes: Any)
     """Ready, with a report that has everything in it, and hostile texts too; `changes`: of the report."""
     report = a_report(**{"hostile": HOSTILE} | changes).model_dump_json().encode()
     dataset_id = await world.a_dataset(tenant, report=report)
+    excerpts = excerpts_of_rows(hostile=HOSTILE).model_dump_json().encode()
+    await world.objects.put_bytes(layout.dataset(a_sha(dataset_id), layout.EXCERPTS), excerpts)
     counts = DatasetCounts(
         rows=880, windows=210, tokens=91_000, loss_tokens=40_000, rejected_rows=60, exact_duplicates=25,
         near_duplicates=15, contaminated_rows=20, contaminated_by_source={"mmlu": 20}, training_file_rows=1000,
@@ -404,6 +407,8 @@ async def a_rejected_dataset(world: World, tenant: str = "demo") -> str:
         code="too_many_bad_rows", message=message, file=file, lengths=None, packing=None, samples=()
     )
     await world.objects.put_bytes(key, report.model_dump_json().encode())
+    excerpts = excerpts_of_rows(hostile=HOSTILE, packing=None).model_dump_json().encode()
+    await world.objects.put_bytes(layout.dataset(a_sha(dataset_id), layout.EXCERPTS), excerpts)
     fact = DatasetRejected(
         dataset_id=dataset_id, tenant=tenant, code="too_many_bad_rows", message=message, report_key=key,
         problems=report.first_problems(),

@@ -11,6 +11,7 @@ import pytest
 from schemas import layout
 from schemas.artifacts import DatasetCounts
 from schemas.dataset import DatasetReady
+from schemas.excerpts import DatasetExcerpts
 from tests.builders import a_sha
 from tests.integration.gateway.pages import (
     HOSTILE,
@@ -22,6 +23,7 @@ from tests.integration.gateway.pages import (
     words_of,
 )
 from tests.integration.gateway.world import World, mark, new_key
+from tests.reports import excerpts_of_rows
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -55,6 +57,57 @@ async def test_a_dataset_says_what_became_of_its_rows(person, ready):
     assert "line 3, 40 tokens, the beginning of it" in words
     assert unescape(page.text).count(HOSTILE) > 20
     assert "<script>alert" not in page.text
+
+
+async def test_duplicates_stand_side_by_side_with_what_differs_marked(person, ready):
+    page = await person.get(f"/datasets/{ready}")
+    words = words_of(page)
+    assert "Line 4 is kept, repeated by 20 rows" in words
+    assert "Line 100: 93.0 % alike" in words
+    assert "<mark>multiplied by</mark>" in page.text
+    assert "No word differs in what is shown." in words
+
+
+async def test_contaminated_rows_stand_beside_their_items_with_the_shared_run_marked(person, ready):
+    page = await person.get(f"/datasets/{ready}")
+    words = words_of(page)
+    assert "Line 702 and item 12 of mmlu: 15 shared words, 15 in one run" in words
+    assert "5 words not shown" in words
+    assert unescape(page.text).count(f"to the sea {HOSTILE}</mark>") == 4
+
+
+async def test_windows_are_drawn_as_they_are_packed(person, ready):
+    page = await person.get(f"/datasets/{ready}")
+    words = words_of(page)
+    assert (
+        "fill 210 windows of 512 tokens: 15.4 % is padding. Without packing it would be 880 windows" in words
+    )
+    assert (page.text.count('class="padding"'), page.text.count('class="piece ')) == (24, 72)
+    assert "24 of 210 windows, at equal distances" in words
+    assert "256 880 57" in words
+
+
+async def test_excerpts_are_at_the_api_and_a_report_without_them_is_shown_alone(world, person, ready):
+    path = f"/datasets/{ready}/excerpts"
+    shown = DatasetExcerpts.model_validate((await world.ask("GET", path)).json())
+    assert shown == excerpts_of_rows(hostile=HOSTILE)
+    earlier = await a_reported_dataset(world)
+    await world.objects.delete([layout.dataset(a_sha(earlier), layout.EXCERPTS)])
+    answer = await world.ask("GET", f"/datasets/{earlier}/excerpts")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        404, f"excerpts of dataset {earlier!r} does not exist",
+    )  # fmt: skip
+    page = await person.get(f"/datasets/{earlier}")
+    assert "The report names the rows and not their texts" in words_of(page)
+    assert 'class="packing"' not in page.text
+
+
+async def test_a_rejected_dataset_shows_what_its_rows_repeat(world, person):
+    dataset_id = await a_rejected_dataset(world)
+    assert (await world.ask("GET", f"/datasets/{dataset_id}/excerpts")).status_code == 200
+    words = words_of(await person.get(f"/datasets/{dataset_id}"))
+    assert "Line 4 is kept, repeated by 20 rows" in words
+    assert "Packing" not in words
 
 
 async def test_rejected_rows_are_paged_and_filtered_by_rule(person, ready):

@@ -29,6 +29,8 @@ RICH = MINIMAL | {
     "suffix": "-x.1",
     "validation_file": "file-b",
     "holdout_file": "file-c",
+    "safety_mix": "file-c",
+    "retune-safety_mix-share": "0.25",
     "retune-recipe-learning_rate": "2e-5",
     "retune-recipe-num_epochs": "2",
     "retune-recipe-weights": "adapter",
@@ -228,3 +230,9 @@ def test_methods_that_the_base_or_the_file_refuses_have_the_reason():
 
 def test_every_field_says_what_it_means():
     assert [each.name for each in drafts.SETTINGS if not each.help] == []
+
+
+def test_a_share_of_a_safety_mix_without_its_file_is_a_problem_of_the_file() -> None:
+    with pytest.raises(ValidationError) as caught:
+        drafts.request_of(MINIMAL | {"retune-safety_mix-share": "0.5"})
+    assert [problem.field for problem in drafts.problems_of(caught.value)] == ["safety_mix"]

@@ -62,7 +62,7 @@ function done(file, { status, responseText }) {
   if (status !== 200 || !answer?.id) { ended(answer?.error?.message ?? `The server answered ${status}: nothing is stored.`); return; }
   ended("");
   say(`${answer.filename} is stored as ${answer.id} and chosen below.`);
-  for (const select of ["training_file", "validation_file", "holdout_file"].map((id) => document.getElementById(id)))
+  for (const select of ["training_file", "validation_file", "holdout_file", "safety_mix"].map((id) => document.getElementById(id)))
     select.add(new Option(`${answer.filename} · ${size(answer.bytes)}`, answer.id), 1);
   $("#training_file").value = answer.id;
   input.value = "";
