@@ -7,6 +7,7 @@ from fastapi.responses import JSONResponse, Response
 
 from schemas import layout
 from schemas.dataset import DeleteDataset
+from schemas.excerpts import DatasetExcerpts
 from services.gateway import decide, readmodels, representations, responses, tables
 from services.gateway.access import Principal
 from services.gateway.deps import Caller, Context, Gateway, invalid_cursor, page_size
@@ -89,7 +90,10 @@ async def report(caller: Caller, context: Context, dataset_id: str) -> Response:
     "/datasets/{dataset_id}/excerpts",
     response_class=JSONResponse,
     responses={
-        200: {"description": "Texts of duplicates and contaminated rows, and windows as they are packed"}
+        200: {
+            "model": DatasetExcerpts,
+            "description": "Texts of duplicates and contaminated rows, and windows as they are packed",
+        }
     },
 )
 async def excerpts(caller: Caller, context: Context, dataset_id: str) -> Response:
