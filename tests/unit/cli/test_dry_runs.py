@@ -16,7 +16,7 @@ from tests.builders import NOON, delivered
 from tests.unit.cli.commandline import CommandLine, paged
 
 READING = {
-    *("data list", "data report", "data suites"),
+    *("data list", "data report", "data excerpts", "data suites"),
     *("jobs list", "jobs show", "jobs watch", "jobs events", "jobs checkpoints", "jobs compare", "jobs metrics"),
     *("jobs logs", "sweeps list", "sweeps show", "alerts", "costs"),
     *("models list", "models show", "models lineage", "models evaluation", "deployments list"),
