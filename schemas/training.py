@@ -295,7 +295,7 @@ class RunnerStopped(RunnerReport):
     failure_class: FailureClass | None = None
     message: str = ""
     """Why, for people."""
-    lost_peer: bool = False
+    lost_connection: bool = False
     """Whether it failed because it did not hear another node any more, of which it knows nothing else."""
     last_step: Step
     bundle: BundleRef | None = None

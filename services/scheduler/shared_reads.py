@@ -95,5 +95,5 @@ async def _once(unit: Unit, key: str, read: Callable[[], Awaitable[T]]) -> T:
     memory = unit.shared.memory
     if key not in memory:
         memory[key] = await read()
-    found: T = memory[key]
-    return found
+    value: T = memory[key]
+    return value

@@ -336,7 +336,9 @@ def _fail_by_claim(attempt: Attempt, claim: RunnerStopped) -> Decision:
     if node_id is not None and failure is FailureClass.INFRA:
         message = f"node {node_id}: {message}"
     is_alone = attempt.nodes is not None and len(attempt.nodes) == 1
-    return _fail(attempt, failure, message, node_id=None if claim.lost_peer and not is_alone else node_id)
+    return _fail(
+        attempt, failure, message, node_id=None if claim.lost_connection and not is_alone else node_id
+    )
 
 
 def _fail(attempt: Attempt, failure: FailureClass, message: str, *, node_id: str | None = None) -> Decision:

@@ -173,7 +173,7 @@ class Ended(Value):
     outcome: Outcome
     failure_class: FailureClass | None = None
     message: str = ""
-    lost_peer: bool = False
+    lost_connection: bool = False
     """Whether it failed because it did not hear another process any more, of which it knows nothing else."""
     last_step: Step
 

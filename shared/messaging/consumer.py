@@ -330,7 +330,7 @@ class Consumer:
         self, conn: Connection, delivery: Delivery, source: tuple[str, int], inbox: Inbox
     ) -> None:
         """Raise unless this message is the next of its event stream and was not applied before."""
-        envelope, topic, past = delivery.envelope, delivery.topic, inbox.past(delivery)
+        envelope, topic, stream = delivery.envelope, delivery.topic, inbox.stream(delivery)
         if (applied := inbox.applied(delivery)) is not None:
             if applied != payload_digest(delivery.record):
                 detail = f"event {envelope.id} was applied before with another payload"
@@ -338,10 +338,10 @@ class Consumer:
             raise _Duplicate
         if not topic.is_event_stream:
             # A command must not overtake the one before it because that one failed for a moment.
-            if past.is_behind_failed and await waiting.is_behind_waiting(conn, delivery, source):
+            if stream.is_behind_failed and await waiting.is_behind_waiting(conn, delivery, source):
                 raise ParentUnknown(waiting.BEHIND)
             return
-        last = past.last
+        last = stream.last
         if last is not None and envelope.sequence is not None and envelope.sequence <= last:
             if self._find_handler(delivery) is None:
                 raise _Duplicate
@@ -349,7 +349,7 @@ class Consumer:
                 f"sequence {envelope.sequence} was read before, and no event {envelope.id} is in the inbox"
             )
             raise _MustPark("other_event", detail, blocks=False)
-        if past.is_held:
+        if stream.is_held:
             await self._require_turn(conn, delivery, source)
         if last is not None and envelope.sequence != last + 1:
             raise _MustPark("gap", f"found sequence {envelope.sequence}, expected {last + 1}")

@@ -12,7 +12,7 @@ from shared.postgres.database import Connection
 from shared.record import Record
 
 # With EXISTS a plan may read all of `waiting` once for all messages.
-FIND_PASTS = """
+FIND_ENTRIES = """
     SELECT topic, event_id, aggregate_id,
            (SELECT payload_sha256 FROM inbox
              WHERE consumer = $1 AND inbox.topic = asked.topic AND inbox.event_id = asked.event_id) AS applied,
@@ -50,7 +50,7 @@ INSERT_ENTRIES = """
 
 
 @dataclass
-class Past:
+class StreamState:
     """What is known of an event stream, or of the commands for one aggregate."""
 
     last: int | None
@@ -82,7 +82,7 @@ def entry_of(delivery: Delivery, *, is_handled: bool) -> Entry:
     )
 
 
-class TakenMeanwhile(Exception):
+class DuplicateEntry(Exception):
     """Another member applied one of the messages while this transaction handled them."""
 
 
@@ -95,14 +95,14 @@ class Inbox:
         self._consumer = consumer
         self._left: list[Entry] | None = [] if at_end else None
         self._applied: dict[tuple[str, str], bytes] = {}
-        self._pasts: dict[tuple[str, str], Past] = {}
+        self._streams: dict[tuple[str, str], StreamState] = {}
 
     async def read(self, deliveries: Sequence[Delivery]) -> None:
         """Look these up, the only ones that it is asked of."""
         keys = [(each.topic.name, each.envelope.id, each.envelope.key) for each in deliveries]
-        for row in await self._conn.fetch(FIND_PASTS, self._consumer, *_columns(keys)) if keys else ():
-            past = Past(row["last"], row["is_held"], row["is_behind_failed"])
-            self._pasts[row["topic"], row["aggregate_id"]] = past
+        for row in await self._conn.fetch(FIND_ENTRIES, self._consumer, *_columns(keys)) if keys else ():
+            state = StreamState(row["last"], row["is_held"], row["is_behind_failed"])
+            self._streams[row["topic"], row["aggregate_id"]] = state
             if row["applied"] is not None:
                 self._applied[row["topic"], row["event_id"]] = row["applied"]
 
@@ -110,15 +110,15 @@ class Inbox:
         """Return the digest of the payload with which the message was applied; None where it was not."""
         return self._applied.get((delivery.topic.name, delivery.envelope.id))
 
-    def past(self, delivery: Delivery) -> Past:
-        return self._pasts[delivery.topic.name, delivery.envelope.key]
+    def stream(self, delivery: Delivery) -> StreamState:
+        return self._streams[delivery.topic.name, delivery.envelope.key]
 
     async def enter(self, entry: Entry) -> bool:
         """Return whether the message is new to the inbox; where it is written at the end, that is known then."""
         if entry.payload_sha256 is not None:
             self._applied[entry.topic, entry.event_id] = entry.payload_sha256
         if entry.sequence is not None:
-            self._pasts[entry.topic, entry.aggregate_id].last = entry.sequence
+            self._streams[entry.topic, entry.aggregate_id].last = entry.sequence
         if self._left is None:
             return await insert(self._conn, self._consumer, [entry]) == 1
         self._left.append(entry)
@@ -126,16 +126,16 @@ class Inbox:
 
     def hold(self, topic: str, aggregate_id: str) -> None:
         """A message was parked that holds back those behind it."""
-        if past := self._pasts.get((topic, aggregate_id)):
-            past.is_held = True
+        if state := self._streams.get((topic, aggregate_id)):
+            state.is_held = True
 
     async def end(self) -> None:
-        """Raises TakenMeanwhile."""
+        """Raises DuplicateEntry."""
         if not self._left:
             return
         num_handled = sum(entry.payload_sha256 is not None for entry in self._left)
         if (num_new := await insert(self._conn, self._consumer, self._left)) != num_handled:
-            raise TakenMeanwhile(f"{num_handled} messages were handled, {num_new} of them new to the inbox")
+            raise DuplicateEntry(f"{num_handled} messages were handled, {num_new} of them new to the inbox")
 
 
 async def insert(conn: Connection, consumer: str, entries: Sequence[Entry]) -> int:

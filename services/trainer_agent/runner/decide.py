@@ -180,7 +180,7 @@ class Ending:
     message: str = ""
     bundle: BundleRef | None = None
     return_code: int | None = None
-    lost_peer: bool = False
+    lost_connection: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -199,8 +199,8 @@ def conclude(end: ChildEnd, *, last_step: int, bundle: BundleRef | None, puts_ma
         failure = FailureClass.INFRA, "the final bundle could not be stored"
     if failure is not None:
         kind, message = failure
-        lost_peer = kind is FailureClass.INFRA and ended is not None and ended.lost_peer
-        return Ending(Outcome.FAILED, step, kind, message, bundle, end.return_code, lost_peer)
+        lost_connection = kind is FailureClass.INFRA and ended is not None and ended.lost_connection
+        return Ending(Outcome.FAILED, step, kind, message, bundle, end.return_code, lost_connection)
     outcome = ended.outcome if ended else Outcome.STOPPED
     message = ended.message if ended else "ended at the stop's deadline before it had saved"
     return Ending(outcome, step, None, message, bundle, end.return_code)

@@ -188,7 +188,7 @@ class Runner:
                     outcome=ending.outcome.value,
                     failure_class=ending.failure_class,
                     message=ending.message,
-                    lost_peer=ending.lost_peer,
+                    lost_connection=ending.lost_connection,
                     last_step=ending.last_step,
                     bundle=ending.bundle,
                     exit_code=ending.return_code,

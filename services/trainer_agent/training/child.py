@@ -34,7 +34,7 @@ def run_child(work_dir: Path, world: World, stop: StopRequest) -> Outcome:
             outcome=Outcome.FAILED,
             failure_class=classify(error),
             message=describe(error),
-            lost_peer=is_of_peer(error),
+            lost_connection=is_of_peer(error),
             last_step=reports.last_step,
         )
         reports.end(failure)

@@ -294,7 +294,9 @@ class TestEndOfAnAttempt:
 
     @pytest.mark.parametrize(("nodes", "named"), [(("a", "b"), False), (("a",), True)])
     def test_who_does_not_hear_its_peer_is_named_where_no_other_node_is(self, nodes, named):
-        claim = stopped(outcome="failed", failure_class=FailureClass.INFRA, message="reset", lost_peer=True)
+        claim = stopped(
+            outcome="failed", failure_class=FailureClass.INFRA, message="reset", lost_connection=True
+        )
         attempt = replace(in_training(), nodes=nodes)
         failed = only(on_stopped(attempt, claim), TrainingFailed)
         node_id = attempt.runner(0).node_id
