@@ -238,6 +238,8 @@ class LeasedNode(Value):
     """Ed25519 key that proves what the node asks for. None of nodes that were started without a key."""
     host: str | None = None
     """Name of the machine, as the cluster backend has it. None where that is not known yet."""
+    address: str | None = None
+    """Address at which others reach it, as the cluster backend has it. None where that is not known (yet)."""
     notice_deadline: datetime | None = None
     """When the cluster backend ends the node. None: it has given no notice."""
     notice_source: str = ""

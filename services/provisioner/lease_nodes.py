@@ -73,7 +73,11 @@ def _on_member(lease: Lease, pool: Pool, member: Member, *, is_new: bool) -> Fol
         return on_failed(lease, _how(lease, member))
     noticed = _noticed(_on_machine(_node(lease), member), member)
     after = replace(lease, node=noticed)
-    has_news = is_new or noticed.notice_deadline != _node(lease).notice_deadline
+    before = _node(lease)
+    has_news = is_new or (noticed.notice_deadline, noticed.address) != (
+        before.notice_deadline,
+        before.address,
+    )
     return Followed(after, (leases.leased(after, pool),) if has_news else ())
 
 
@@ -83,7 +87,7 @@ def _run(lease: Lease, pool: Pool) -> Followed:
 
 
 def _on_machine(node: LeaseNode, member: Member) -> LeaseNode:
-    return replace(node, host=member.host) if member.host else node
+    return replace(node, host=member.host or node.host, address=member.address or node.address)
 
 
 def _noticed(node: LeaseNode, member: Member) -> LeaseNode:

@@ -104,6 +104,8 @@ class LeaseNode:
     state: LeaseNodeState = LeaseNodeState.STARTING
     host: str | None = None
     """Name of the machine, as the backend has it."""
+    address: str | None = None
+    """Address at which others reach it, as the backend has it."""
     public_key: str | None = None
     notice_deadline: datetime | None = None
     notice_source: str | None = None
@@ -114,6 +116,7 @@ class LeaseNode:
             node_id=node_id(self.name, 0),
             public_key=self.public_key,
             host=self.host,
+            address=self.address,
             notice_deadline=self.notice_deadline,
             notice_source=self.notice_source or "",
         )

@@ -28,8 +28,8 @@ FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, m
 CORDON = Columns("pool, machine, source, reason")
 LEASE = Columns(
     "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end,"
-    " end_message, node_name=node.name, node_state=node.state, host=node.host, public_key=node.public_key,"
-    " notice_deadline=node.notice_deadline, notice_source=node.notice_source"
+    " end_message, node_name=node.name, node_state=node.state, host=node.host, node_address=node.address,"
+    " public_key=node.public_key, notice_deadline=node.notice_deadline, notice_source=node.notice_source"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"

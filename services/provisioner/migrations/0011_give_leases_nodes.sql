@@ -4,6 +4,7 @@ ALTER TABLE service_lease ADD COLUMN end_message     text NOT NULL DEFAULT '',
                           ADD COLUMN node_name       text,
                           ADD COLUMN node_state      text,
                           ADD COLUMN host            text,
+                          ADD COLUMN node_address    text,
                           ADD COLUMN public_key      text,
                           ADD COLUMN notice_deadline timestamptz,
                           ADD COLUMN notice_source   text;

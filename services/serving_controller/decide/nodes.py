@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import datetime
+from urllib.parse import urlsplit
 
 from schemas import layout
 from schemas.object_requests import MAX_AGE, READS, ObjectRequest
@@ -34,6 +35,15 @@ def why_not_of_the_node(
     if abs(now - asked.time) > MAX_AGE:
         return f"{who}: signed at {asked.time.isoformat()}, expected at most {MAX_AGE} from {now.isoformat()}"
     return ""
+
+
+def why_not_its_address(lease: HeldLease, report: NodeReport) -> str:
+    """Return why nothing is sent to the address that the node reports; empty where it is its own."""
+    expected = lease.node.address if lease.node else None
+    host = urlsplit(report.url).hostname
+    if not report.url or expected is None or host == expected:
+        return ""
+    return f"node {report.node_id}: its replica listens at {host}, its cluster backend has it at {expected}"
 
 
 def why_not_allowed(asked: ObjectRequest, record: NodeRecord | None) -> str:

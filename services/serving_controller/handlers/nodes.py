@@ -81,6 +81,9 @@ class NodeDoor:
 
     async def _order(self, headers: Mapping[str, str], body: bytes) -> NodeOrder:
         report, lease = await self._asked(NodeReport, headers, body)
+        if reason := nodes.why_not_its_address(lease, report):
+            log.warning("node refused", node_id=report.node_id, reason=reason)
+            raise Refusal(REFUSED, NotAnswered(error=reason))
         async with self._service.database.transaction() as conn:
             record = await store.save_report(conn, lease.subject, report)
         assert lease.until is not None, "a lease that is held was confirmed"

@@ -45,13 +45,15 @@ async def owned(world: World) -> dict[str, str]:
     await world.objects.put_bytes(layout.log(job, 1, 0, 0), b"secret line\n")
     eval_id = version.job_id.replace("ftjob", "eval")
     await world.objects.put_bytes(layout.evaluation(eval_id, layout.EVALUATION_LOG), b"secret line\n")
+    dataset = await world.a_dataset()
+    await world.objects.put_bytes(layout.dataset(a_sha(dataset), layout.EXCERPTS), b'"secret text"')
     return {
         "job": job,
         "event": await world.newest_event(),
         "checkpoint": f"ftckpt-{job}-1-10",
         "model": version.full_name,
         "version": version.model_id,
-        "dataset": await world.a_dataset(),
+        "dataset": dataset,
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
         **(await a_webhook(world)),

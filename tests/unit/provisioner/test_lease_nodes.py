@@ -64,6 +64,16 @@ class TestServing:
         assert (lease.until, events) == (UNTIL + SECOND, ())
 
 
+class TestAddress:
+    def test_is_announced_once_the_backend_has_it(self):
+        running = started(shown(MemberState.RUNNING, host="n1")).lease
+        followed = seen(running, shown(MemberState.RUNNING, host="n1", address="10.0.0.7"))
+        [fact] = followed.events
+        assert fact.node.address == "10.0.0.7"
+        again = seen(followed.lease, shown(MemberState.RUNNING, host="n1"))
+        assert (again.events, named(again.lease).address) == ((), "10.0.0.7")
+
+
 class TestStart:
     def test_announces_the_node_with_its_key(self):
         followed = started()

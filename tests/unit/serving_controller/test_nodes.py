@@ -54,6 +54,17 @@ class TestNode:
         assert reason.startswith("node r-")
         assert expected in reason
 
+    def test_that_reports_another_address_than_its_backend_has_is_refused(self):
+        lease = replace(LEASE, node=NODE.model_copy(update={"address": "10.0.0.7"}))
+        at = {
+            host: REPORT.model_copy(update={"url": f"https://{host}:8000"}) for host in ("10.0.0.7", "evil")
+        }
+        assert nodes.why_not_its_address(lease, at["10.0.0.7"]) == ""
+        assert nodes.why_not_its_address(lease, REPORT) == "", "nothing listens yet"
+        assert nodes.why_not_its_address(LEASE, at["evil"]) == "", "its backend has not said yet"
+        expected = "node r-1-e1-n0: its replica listens at evil, its cluster backend has it at 10.0.0.7"
+        assert nodes.why_not_its_address(lease, at["evil"]) == expected
+
     @pytest.mark.parametrize(
         ("lease", "expected"),
         [
