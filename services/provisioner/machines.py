@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from schemas.node import FailureKind, MachineFailure, PoolCapacityChanged
-from services.provisioner.backends.protocol import AttemptStatus, Cause
+from services.provisioner.backends.protocol import AttemptStatus
 from services.provisioner.model import Attempt, Node, Pool
 from shared.errors import Refused
 
@@ -86,16 +86,16 @@ def failure_of(
     )
 
 
-def lost_unnoticed(attempt: Attempt, pool: Pool, status: AttemptStatus | None) -> tuple[Node, ...]:
+def lost_unnoticed(attempt: Attempt, status: AttemptStatus | None) -> tuple[Node, ...]:
     """Return the nodes of an attempt that has ended whose machine the backend lost, though another node failed first.
 
     In a gang that is the usual order: a peer that hears nothing any more fails before anybody misses the machine.
     """
-    members = {member.index: member for member in status.members} if status and not pool.is_local else {}
+    lost = {member.index: member for member in (status.members if status else ()) if member.has_lost_machine}
     return tuple(
-        replace(node, host=members[node.index].host or node.host)
+        replace(node, host=lost[node.index].host or node.host)
         for node in attempt.nodes
-        if not node.has_ended and node.index in members and members[node.index].cause is Cause.NODE_LOST
+        if not node.has_ended and node.index in lost
     )
 
 

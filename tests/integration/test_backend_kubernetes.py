@@ -228,12 +228,14 @@ class TestKubernetesBackend(BackendSuite):
         try:
             ended = await self.until_ended(backend, spec, 0)
             assert (ended.exit_code, ended.cause, ended.host) == (None, Cause.NODE_LOST, lost)
+            assert ended.has_lost_machine
             assert (await self.member(backend, spec, 1)).state is MemberState.RUNNING
             assert list(marked(f"RUNNER_NODE_ID={spec.name}-n0")), "nobody reaches it"
             begun = utc_now()
             await backend.stop(spec.name, 0.0)
             assert utc_now() - begun >= timedelta(seconds=FENCED_AFTER_SECONDS)
-            assert (await self.member(backend, spec, 0)).cause is Cause.NODE_LOST
+            lost_member = await self.member(backend, spec, 0)
+            assert (lost_member.cause, lost_member.has_lost_machine) == (Cause.NODE_LOST, True)
         finally:
             kubernetes.start_node(lost)
             await until(kubernetes.are_ready, every=self.ASKS_EVERY)

@@ -166,8 +166,10 @@ class TestSlurmBackend(BackendSuite):
         try:
             ended = await self.until_ended(backend, spec, 0, seconds=60)
             assert (ended.exit_code, ended.cause, ended.host) == (None, Cause.NODE_LOST, lost)
+            assert ended.has_lost_machine
             peer = await self.until_ended(backend, spec, 1)
             assert peer.cause in {Cause.CANCELLED, Cause.EXITED}
+            assert not peer.has_lost_machine
             assert list(marked(f"RUNNER_NODE_ID={spec.name}-n0"))
             await backend.stop(spec.name, 0.0)
             assert list(marked(f"RUNNER_NODE_ID={spec.name}-n0")) == []

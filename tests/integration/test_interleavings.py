@@ -433,9 +433,14 @@ class TestExitSeenByBoth:
     async def one_race(self, database: Database) -> None:
         attempt = await a_running_attempt(database)
         gone = AttemptStatus(attempt.name, (Member(0, MemberState.ENDED, 1), Member(1, MemberState.ENDED, 1)))
-        cluster = Cluster(Units(database), backends=None, node_keys=NODE_KEYS)  # type: ignore[arg-type]
+        units = Units(database)
+        cluster = Cluster(units, backends=None, node_keys=NODE_KEYS, observe_other=of_nobody)  # type: ignore[arg-type]
         await asyncio.gather(*(cluster._observed(gone) for _ in range(2)))
         assert await event_types(database, attempt.job_id, NODE_EVENTS.name) == ["NodeLost", "NodeLost"]
+
+
+async def of_nobody(unit: Unit, status: AttemptStatus) -> bool:
+    raise AssertionError(f"an attempt has the name {status.name}")
 
 
 class Units:

@@ -15,7 +15,7 @@ from schemas.base import CapacityType, DeviceKind, FailureClass
 from schemas.job import StopReason
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Resources, Tier
-from services.scheduler import queue_store, store
+from services.scheduler import queue_store, shared_reads, store
 from services.scheduler.decide import queue
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Policy
@@ -146,8 +146,9 @@ async def test_a_job_written_by_another_meanwhile_is_not_overwritten(database: D
 
 
 async def test_a_fact_about_an_unknown_job_waits_for_it(database: Database, mark: str):
-    with pytest.raises(ParentUnknown) as unknown:
-        await read(database, f"ftjob-{mark}")
+    async with database.transaction() as conn:
+        with pytest.raises(ParentUnknown) as unknown:
+            await shared_reads.get_job(Unit(conn, "scheduler", utc_now()), f"ftjob-{mark}")
     assert unknown.value.parent == f"job:ftjob-{mark}"
 
 

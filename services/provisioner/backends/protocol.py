@@ -128,6 +128,8 @@ class Member:
     """Why it ended; None while it has not."""
     host: str = ""
     """Name of the machine that it runs on, once that is known."""
+    has_lost_machine: bool = False
+    """Whether the backend lost the machine, and not its processes alone, which we may have ended."""
     address: str = ""
     """Address at which the other nodes reach it, as the backend has it, once that is known."""
 

@@ -109,19 +109,15 @@ class TestLostUnnoticed:
     def test_are_machines_that_the_cluster_lost_and_nobody_reported(self):
         attempt = running()
         members = (
-            Member(0, MemberState.ENDED, cause=Cause.CANCELLED, host="n1"),
-            Member(1, MemberState.ENDED, cause=Cause.NODE_LOST, host="n2"),
+            Member(0, MemberState.ENDED, cause=Cause.NODE_LOST, host="n1"),
+            Member(1, MemberState.ENDED, cause=Cause.NODE_LOST, host="n2", has_lost_machine=True),
         )
         status = AttemptStatus(attempt.name, members)
-        [node] = lost_unnoticed(attempt, a_cluster(), status)
+        [node] = lost_unnoticed(attempt, status)
         assert (node.index, node.host) == (1, "n2")
         reported = attempt.with_node(replace(attempt.nodes[1], has_ended=True))
-        assert lost_unnoticed(reported, a_cluster(), status) == ()
-        assert lost_unnoticed(attempt, a_cluster(), None) == ()
-
-    def test_are_none_of_this_machine_where_processes_were_ended(self):
-        members = (Member(1, MemberState.ENDED, cause=Cause.NODE_LOST, host="here"),)
-        assert lost_unnoticed(running(), a_pool(), AttemptStatus("a", members)) == ()
+        assert lost_unnoticed(reported, status) == ()
+        assert lost_unnoticed(attempt, None) == ()
 
 
 class TestCordonAfter:

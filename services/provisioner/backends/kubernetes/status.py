@@ -221,6 +221,7 @@ def _member(attempt: Attempt, index: int, lost: Collection[str]) -> Member:
             notice_source=ended["source"],
             cause=Cause(ended["cause"]),
             host=seen["host"],
+            has_lost_machine=ended["cause"] == Cause.NODE_LOST,
         )
     pod = attempt.pod(index)
     if pod is None:
@@ -229,9 +230,10 @@ def _member(attempt: Attempt, index: int, lost: Collection[str]) -> Member:
     member = _with_notice(member, pod, attempt)
     if pod.is_quiet:
         code, cause = _end(pod, attempt)
-        return replace(member, state=MemberState.ENDED, exit_code=code, cause=cause)
+        is_lost = cause is Cause.NODE_LOST
+        return replace(member, state=MemberState.ENDED, exit_code=code, cause=cause, has_lost_machine=is_lost)
     if pod.ends_at is not None and pod.host in lost:
-        return Member(index, MemberState.ENDED, cause=Cause.NODE_LOST, host=pod.host)
+        return Member(index, MemberState.ENDED, cause=Cause.NODE_LOST, host=pod.host, has_lost_machine=True)
     if not pod.host or (attempt.record.nodes > 1 and not pod.address):
         return member
     return replace(member, state=MemberState.RUNNING if pod.has_started else MemberState.STARTING)

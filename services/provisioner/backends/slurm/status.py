@@ -90,7 +90,8 @@ def _member(node: Path, job: Job | None, ended: Mapping[str, Any] | None, cluste
     if code is not None:
         return replace(member, state=MemberState.ENDED, exit_code=code, cause=Cause.EXITED)
     if ended is not None:
-        return replace(member, state=MemberState.ENDED, cause=_cause(host, ended))
+        is_lost = ended["is_by_machine"] and host in ended["lost"]
+        return replace(member, state=MemberState.ENDED, cause=_cause(host, ended), has_lost_machine=is_lost)
     if is_quiet(node):
         return replace(member, state=MemberState.ENDED, cause=Cause.CANCELLED)
     if job is None:
