@@ -66,8 +66,9 @@ async def run_through(platform: Platform, *, suffix: str, cluster: Events) -> No
     assert job["status"] == "succeeded", events
     facts = [event.message for event in await platform.events(job_id)]
     assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}, events
-    failures = json.loads(platform.retune("--json", "nodes", "history", "--pool", "cluster"))
-    assert [(each["machine"], each["attempt"]) for each in failures] == [(lost, 2)], failures
+    history = json.loads(platform.retune("--json", "nodes", "history", "--pool", "cluster"))
+    failures = [(each["machine"], each["attempt"]) for each in history if each["job_id"] == job_id]
+    assert failures == [(lost, 2)], history
     assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted", "infra"]
     assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2, 3]
     assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True, True]
