@@ -1,4 +1,4 @@
-"""Programs of the distribution's packages: found on the machine, or installed where that can be done."""
+"""Programs of the distribution's packages: those of the machine, or installed where that can be done."""
 
 import os
 import shutil

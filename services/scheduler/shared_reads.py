@@ -54,7 +54,7 @@ async def find_dataset(unit: Unit, dataset_id: str) -> Dataset | None:
 
 
 async def find_base(unit: Unit, name: str) -> Base | None:
-    """Return what the name points to until the transaction ends; None where nobody has said."""
+    """Return what the name points to until the transaction ends; None where that is not known."""
     return await _once(unit, f"base {name}", lambda: store.find_base(unit.conn, name))
 
 

@@ -194,7 +194,8 @@ class Consumer:
             failpoint("tx.begun")
             await conn.execute(WAIT_FOR_NOBODY)
             began = time.monotonic()
-            inbox, shared = await self._inbox(conn, deliveries, at_end=True), Shared(deliveries)
+            inbox = await self._inbox(conn, deliveries, at_end=True)
+            shared = Shared([each for each in deliveries if self._find_handler(each)])
             for each in entries:
                 if isinstance(each, Unreadable):
                     unit = Unit(conn, self._service, self._database.now(), shared=shared)

@@ -48,6 +48,14 @@ class Presigner:
         self._credentials = Credentials(access_key, secret_key)
         self._bucket = bucket
 
+    @classmethod
+    def from_settings(cls, settings: ServiceSettings, *, endpoint: str | None) -> "Presigner":
+        """endpoint: as above; None is the one that the service uses itself."""
+        secret = settings.s3_secret_key.get_secret_value()
+        return cls(
+            endpoint or settings.s3_endpoint, settings.s3_access_key, secret, bucket=settings.s3_bucket
+        )
+
     def sign(self, asked: ObjectRequest, *, at: datetime) -> PresignedRequest:
         """Return the request that S3 lets pass from `at` on, on S3's clock. Whoever sends it sends no other headers
         that begin with `x-amz-`: S3 refuses them."""

@@ -49,7 +49,7 @@ async def record(unit: Unit, attempt: Attempt, lost: NodeLost) -> None:
 
 
 async def record_unnoticed(unit: Unit, attempt: Attempt, status: AttemptStatus | None) -> None:
-    """Keep which machines of an attempt that has ended were lost, where nobody said so while it ran."""
+    """Keep which machines of an attempt that has ended were lost, where nothing reported it while it ran."""
     for node in machines.lost_unnoticed(attempt, status):
         message = f"machine {node.host} of node {node.node_id} was lost"
         await _record(unit, attempt.with_node(node), node.node_id, FailureKind.NODE_LOST, message)

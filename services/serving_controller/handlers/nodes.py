@@ -137,13 +137,7 @@ class NodeDoor:
         """botocore is loaded at its first use, as boto3 is by `Service.objects`."""
         from shared.storage.presigner import Presigner
 
-        settings = self._settings
-        return Presigner(
-            settings.nodes_s3_endpoint or settings.s3_endpoint,
-            settings.s3_access_key,
-            settings.s3_secret_key.get_secret_value(),
-            bucket=settings.s3_bucket,
-        )
+        return Presigner.from_settings(self._settings, endpoint=self._settings.nodes_s3_endpoint)
 
     @cached_property
     def _store_time(self) -> "StoreTime":
