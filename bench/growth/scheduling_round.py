@@ -26,6 +26,7 @@ from shared.messaging.unit import Unit
 from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from tests.builders import a_dataset, a_job, a_job_spec, a_pool
+from tests.integration import scheduler_rows
 
 MODEL = "ftjob-model"
 POOL = "wide"
@@ -79,7 +80,7 @@ async def fill(
         assert job.dataset is not None
         await store.save_dataset(unit, job.dataset)
         await store.add_job(unit, replace(job, state=JobState.VALIDATING))
-        await store.save_job(unit, job)
+        await scheduler_rows.save(unit, job)
         await queue_store.save_pool(unit, a_pool(POOL, nodes=free))
     await conn.execute(COPY, MODEL, "done", "succeeded", 1, finished)
     await conn.execute(COPY, MODEL, "waiting", "queued", tenants, waiting)

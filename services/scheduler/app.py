@@ -1,6 +1,6 @@
 """The scheduler: the one decider of a job's state."""
 
-from services.scheduler import handlers, store
+from services.scheduler import handlers, loops, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.gauges import GAUGES
 from services.scheduler.settings import Settings
@@ -11,9 +11,10 @@ from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("scheduler", settings)
-    handlers.register(
+    policy = Policy(start_within=settings.start_within, grow_after=settings.grow_after)
+    loops.register(
         service,
-        Policy(start_within=settings.start_within, grow_after=settings.grow_after),
+        handlers.register(service, policy),
         look_every=settings.look_every,
         look_anyway_every=settings.look_anyway_every,
         announce_every=settings.announce_every,

@@ -1,10 +1,9 @@
 """One handler per message: load, decide, save, emit; in the same transaction whoever is next gets free nodes."""
 
-import time
 from asyncio import to_thread
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from schemas.base import CommandRefused
@@ -23,7 +22,7 @@ from schemas.lifecycle import JobState
 from schemas.model import AdaptersStale, BaseModelRegistered, DeploymentApproved
 from schemas.node import NodesReleased, PoolCapacityChanged, ProvisioningFailed
 from schemas.topics import DATASET_EVENTS
-from services.scheduler import queue_store, shared_reads, store
+from services.scheduler import queue_store, shared_rows, store
 from services.scheduler.decide import (
     admission,
     attempt,
@@ -31,26 +30,20 @@ from services.scheduler.decide import (
     dataset,
     facts,
     growth,
-    overdue,
     positions,
     queue,
 )
+from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Decision, Policy, View
 from services.scheduler.decide.ledger import Ledger, pool_of
 from services.scheduler.decide.transitions import follow
 from services.scheduler.model import Base, Dataset, Job
 from shared.log import get_logger
-from shared.loops import Loop
 from shared.messaging.tasks import work_nothing
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
-from shared.telemetry.metrics import JOBS_OVERDUE
 
 log = get_logger(__name__)
-
-MEASURE_EVERY = timedelta(seconds=15)
-ANNOUNCING_SHARE = 0.005
-"""Share of the time that announcing takes at most: with 25,000 jobs that wait, it runs every few minutes."""
 
 JOBS_TOGETHER = 50
 """Jobs that follow one message in one transaction: some six hundred statements."""
@@ -107,13 +100,13 @@ class Handlers:
     ) -> None:
         # In one order for all: two submissions may name the same datasets.
         datasets = {
-            dataset_id: await shared_reads.find_dataset(unit, dataset_id)
+            dataset_id: await shared_rows.find_dataset(unit, dataset_id)
             for dataset_id in sorted({command.dataset_id, *command.later_dataset_ids})
         }
-        existing = await shared_reads.find_job(unit, command.job_id)
-        base = await shared_reads.find_base(unit, command.spec.base_model)
+        existing = await shared_rows.find_job(unit, command.job_id)
+        base = await shared_rows.find_base(unit, command.spec.base_model)
         start = command.spec.start_from
-        trained_by = await shared_reads.find_job(unit, start.job_id) if start else None
+        trained_by = await shared_rows.find_job(unit, start.job_id) if start else None
         admitted = commands.admit(
             command,
             existing,
@@ -126,36 +119,36 @@ class Handlers:
         )
         job = replace(admitted, origin=unit.origin)
         decision = commands.submit(job, await self._view_of_queue(unit, job))
-        await shared_reads.add_job(unit, decision.job)
+        await shared_rows.add_job(unit, decision.job)
         await self._emit(unit, decision)
         if decision.job.state is JobState.QUEUED:
             await unit.afterwards(self.start_waiting)
         await unit.release(f"job:{job.id}")
 
     async def retry(self, command: RetryJob, unit: Unit) -> None:
-        original = await shared_reads.find_job(unit, command.job_id)
+        original = await shared_rows.find_job(unit, command.job_id)
         new_job = commands.like(original, command)
         await self._submit(new_job, unit, continued=commands.continued(original, command))
 
     async def cancel(self, command: CancelJob, unit: Unit) -> None:
-        job = await shared_reads.find_job(unit, command.job_id)
+        job = await shared_rows.find_job(unit, command.job_id)
         await self._apply(unit, commands.cancel(job, command, self._view(unit)))
 
     async def pause(self, command: PauseJob, unit: Unit) -> None:
-        job = await shared_reads.find_job(unit, command.job_id)
+        job = await shared_rows.find_job(unit, command.job_id)
         await self._apply(unit, commands.pause(job, command, self._view(unit)))
 
     async def resume(self, command: ResumeJob, unit: Unit) -> None:
-        job = await shared_reads.find_job(unit, command.job_id)
+        job = await shared_rows.find_job(unit, command.job_id)
         await self._apply(unit, commands.resume(job, command, await self._view_of_queue(unit, job)))
 
     async def dataset(self, event: dataset.DatasetEvent, unit: Unit) -> None:
         for incoming_dataset in dataset.datasets_of(event):
-            known = await shared_reads.find_dataset(unit, incoming_dataset.dataset_id)
+            known = await shared_rows.find_dataset(unit, incoming_dataset.dataset_id)
             if not dataset.supersedes(incoming_dataset, known):
                 continue
             await store.save_dataset(unit.conn, incoming_dataset)
-            shared_reads.forget(unit)
+            await shared_rows.forget(unit)
             await self._follow_dataset(
                 FollowDataset(
                     event_id=_event_id(unit),
@@ -167,7 +160,7 @@ class Handlers:
             )
 
     async def follow_dataset(self, task: FollowDataset, _: None, unit: Unit) -> None:
-        known = await shared_reads.find_dataset(unit, task.dataset_id)
+        known = await shared_rows.find_dataset(unit, task.dataset_id)
         assert known is not None, f"dataset {task.dataset_id} was saved before its jobs follow it"
         await self._follow_dataset(task, known, unit)
 
@@ -191,45 +184,45 @@ class Handlers:
         """Make the handler for a fact or timer that names its job."""
 
         async def handle(event: Any, unit: Unit) -> None:
-            job = await shared_reads.get_job(unit, event.job_id)
+            job = await shared_rows.get_job(unit, event.job_id)
             await self._apply(unit, decide(job, event, self._view(unit)))
 
         return handle
 
     async def provisioning_failed(self, fact: ProvisioningFailed, unit: Unit) -> None:
-        job = await shared_reads.get_job(unit, fact.job_id)
-        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
+        job = await shared_rows.get_job(unit, fact.job_id)
+        await shared_rows.free_nodes(unit, fact.job_id, fact.attempt)
         view = await self._view_of_queue(unit, job)
         await self._apply(unit, facts.on_provisioning_failed(job, fact, view))
         await unit.afterwards(self.start_waiting)
 
     async def nodes_released(self, fact: NodesReleased, unit: Unit) -> None:
-        job = await shared_reads.get_job(unit, fact.job_id)
-        await store.free_nodes(unit.conn, fact.job_id, fact.attempt, at=unit.now)
+        job = await shared_rows.get_job(unit, fact.job_id)
+        await shared_rows.free_nodes(unit, fact.job_id, fact.attempt)
         await self._apply(unit, facts.on_nodes_released(job, fact, self._view(unit)))
         await unit.afterwards(self.start_waiting)
 
     async def pool_changed(self, fact: PoolCapacityChanged, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_pool(unit.conn, pool_of(fact, now=unit.now))
-        shared_reads.forget(unit)
+        await shared_rows.forget(unit)
         await unit.afterwards(self.start_waiting)
 
     async def limit_devices(self, command: LimitDevices, unit: Unit) -> None:
         await queue_store.lock_ledger(unit.conn)
         await queue_store.save_device_limit(unit.conn, command.tenant, command.devices)
-        shared_reads.forget(unit)
+        await shared_rows.forget(unit)
         await unit.afterwards(self.start_waiting)
 
     async def adapters_stale(self, fact: AdaptersStale, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.base_model, Base(fact.new_sha))
-        shared_reads.forget(unit)
+        await shared_rows.forget(unit)
         task = FollowBase(event_id=_event_id(unit), base_model=fact.base_model, base_sha=fact.stale_sha)
         await self.follow_base(task, None, unit)
 
     async def base_model_registered(self, fact: BaseModelRegistered, unit: Unit) -> None:
         await store.save_base_model(unit.conn, fact.name, Base(fact.base_sha, fact.capabilities))
-        shared_reads.forget(unit)
+        await shared_rows.forget(unit)
         task = FollowBase(event_id=_event_id(unit), base_model=fact.name, base_sha=fact.base_sha)
         await self.follow_base(task, None, unit)
 
@@ -252,7 +245,7 @@ class Handlers:
         if fact.job_id is None:
             return  # a person asked for it, no job waits
         await store.lock_slot(unit.conn, fact.tenant, fact.slot)
-        job = await shared_reads.get_job(unit, fact.job_id)
+        job = await shared_rows.get_job(unit, fact.job_id)
         known = await store.find_deployment(unit.conn, fact.tenant, fact.slot)
         await self._apply(unit, facts.on_deployment_approved(job, fact, known, self._view(unit)))
 
@@ -260,6 +253,7 @@ class Handlers:
         answer = facts.deployment_of(fact)
         await store.lock_slot(unit.conn, answer.tenant, answer.slot)
         await store.save_deployment(unit.conn, answer)
+        await shared_rows.write_changes(unit)
         for job in await store.jobs_waiting_for(unit.conn, answer):
             await self._apply(unit, facts.on_deployment(job, answer, self._view(unit)))
 
@@ -276,16 +270,28 @@ class Handlers:
         if not ledger.free_devices:
             return False
         waiting = await queue_store.candidates(unit.conn, now=unit.now, at_most=queue.GRANTS_OF_A_ROUND)
-        grants = queue.Round(waiting, ledger, now=unit.now)
-        for _ in range(queue.GRANTS_OF_A_ROUND):
-            grant = grants.next()
-            if grant is None:
-                return False
-            await self._begin(unit, grant)
-            if follower := await queue_store.find_follower(unit.conn, grant.candidate, now=unit.now):
-                grants.add(follower)
-        self.is_round_full = True
-        return True
+        grants = await self._grants(unit, queue.Round(waiting, ledger, now=unit.now))
+        await self._begin(unit, grants)
+        self.is_round_full = len(grants) == queue.GRANTS_OF_A_ROUND
+        return self.is_round_full
+
+    async def _grants(self, unit: Unit, waiting: queue.Round) -> list[queue.Grant]:
+        """Return who starts in this round; those who are behind somebody of their kind are read together."""
+        grants: list[queue.Grant] = []
+        behind: dict[str, list[Candidate]] = {}
+        while (grant := waiting.next()) is not None:
+            grants.append(grant)
+            if (left := queue.GRANTS_OF_A_ROUND - len(grants)) == 0:
+                break
+            followers = behind.get(grant.candidate.job_id)
+            if followers is None:
+                followers = await queue_store.find_followers(
+                    unit.conn, grant.candidate, now=unit.now, at_most=left
+                )
+            if followers:
+                waiting.add(followers[0])
+                behind[followers[0].job_id] = followers[1:]
+        return grants
 
     async def announce_positions(self, unit: Unit, announced: Announced) -> Announced:
         """Emit the position of each waiting job where it changed. Return what is announced after that."""
@@ -328,17 +334,18 @@ class Handlers:
                 break
         return latest
 
-    async def _begin(self, unit: Unit, grant: queue.Grant) -> None:
-        job = await store.find_queued_job(unit.conn, grant.candidate.job_id)
-        if job is None:
-            return
+    async def _begin(self, unit: Unit, grants: Sequence[queue.Grant]) -> None:
+        jobs = await store.find_queued_jobs(unit.conn, [grant.candidate.job_id for grant in grants])
         view = self._view(unit)
-        # The batch in which it hears that its files or its dataset are gone may still be to come.
-        base = await store.find_other_base(unit.conn, job.spec.base_model, job.spec.base_sha)
-        decision = facts.on_base_replaced(job, base, view) if base else follow(Decision(job), view)
-        if decision.job.state is JobState.QUEUED:
-            decision = attempt.begin(job, grant.placement, view)
-        await self._apply(unit, decision)
+        for grant in grants:
+            if (job := jobs.get(grant.candidate.job_id)) is None:
+                continue
+            # The batch in which it hears that its files or its dataset are gone may still be to come.
+            base = await shared_rows.find_other_base(unit, job.spec.base_model, job.spec.base_sha)
+            decision = facts.on_base_replaced(job, base, view) if base else follow(Decision(job), view)
+            if decision.job.state is JobState.QUEUED:
+                decision = attempt.begin(job, grant.placement, view)
+            await self._apply(unit, decision)
 
     async def _apply(self, unit: Unit, decision: Decision) -> None:
         if await self._save(unit, decision):
@@ -352,7 +359,7 @@ class Handlers:
                     unit.conn, decision.job.id, unit.envelope, decision.ignored, at=unit.now
                 )
             return False
-        await shared_reads.save_job(unit, decision.job)
+        await shared_rows.save_job(unit, decision.job)
         await self._emit(unit, decision)
         return decision.job.state is JobState.QUEUED
 
@@ -370,8 +377,8 @@ class Handlers:
     async def _view_of_queue(self, unit: Unit, job: Job | None, *, ledger: Ledger | None = None) -> View:
         """Return the view with what JobQueued says about capacity and duplicates."""
         config_hash = admission.planned(job).config_hash if job else None
-        duplicate = await store.find_duplicate(unit.conn, job, config_hash) if job and config_hash else None
-        return View(unit.now, self.policy, ledger or await shared_reads.get_ledger(unit), duplicate)
+        duplicate = await shared_rows.find_duplicate(unit, job, config_hash) if job and config_hash else None
+        return View(unit.now, self.policy, ledger or await shared_rows.get_ledger(unit), duplicate)
 
 
 def _event_id(unit: Unit) -> str:
@@ -383,14 +390,7 @@ async def _not_followed(task: Task, error: Exception, unit: Unit) -> None:
     raise error  # it is set aside, with an alarm: the jobs behind it must not be forgotten
 
 
-def register(
-    service: Service,
-    policy: Policy,
-    *,
-    look_every: timedelta,
-    look_anyway_every: timedelta,
-    announce_every: timedelta,
-) -> None:
+def register(service: Service, policy: Policy) -> Handlers:
     handlers = Handlers(policy)
     service.on(SubmitJob, handlers.submit)
     service.on(RetryJob, handlers.retry)
@@ -414,78 +414,4 @@ def register(
     service.on(DeploymentApproved, handlers.deployment_approved)
     service.on(DeploymentReady, handlers.deployment)
     service.on(DeploymentFailed, handlers.deployment)
-
-    service.every(look_every, _queue_look(service, handlers, look_anyway_every), singleton=True)
-    _announce(service, handlers, announce_every)
-    _grow(service, handlers, look_anyway_every)
-
-    async def measure() -> None:
-        async with service.unit() as unit:
-            await measure_overdue(unit, policy)
-
-    service.every(MEASURE_EVERY, measure)
-
-
-def _queue_look(service: Service, handlers: Handlers, anyway_every: timedelta) -> Loop:
-    last_look = datetime.min.replace(tzinfo=UTC)
-
-    async def look_at_queue() -> None:
-        """Rounds that no message causes: a back-off ended, an estimate changed, a round of a message was full."""
-        nonlocal last_look
-        is_full = True
-        while is_full:
-            async with service.unit() as unit:
-                is_due = handlers.is_round_full or unit.now - last_look >= anyway_every
-                if not is_due and not await queue_store.is_back_off_over(unit.conn, last_look, unit.now):
-                    return
-                is_full = await handlers.start_waiting(unit)
-            last_look = unit.now
-
-    return look_at_queue
-
-
-def _announce(service: Service, handlers: Handlers, announce_every: timedelta) -> None:
-    announced: Announced = {}
-    rests_until = time.monotonic()
-
-    async def forget_announced() -> None:
-        """Another process may have led in between."""
-        nonlocal announced
-        announced = {}
-
-    async def announce_positions() -> None:
-        nonlocal announced, rests_until
-        if (began := time.monotonic()) < rests_until:
-            return
-        async with service.unit() as unit:
-            latest = await handlers.announce_positions(unit, announced)
-        announced = latest
-        rests_until = began + (time.monotonic() - began) / ANNOUNCING_SHARE
-
-    service.on_lead(forget_announced)
-    service.every(announce_every, announce_positions, singleton=True)
-
-
-def _grow(service: Service, handlers: Handlers, look_every: timedelta) -> None:
-    since: Since = {}
-
-    async def forget_since() -> None:
-        """Another process may have led in between."""
-        nonlocal since
-        since = {}
-
-    async def grow_elastic() -> None:
-        nonlocal since
-        async with service.unit() as unit:
-            latest = await handlers.grow(unit, since)
-        since = latest
-
-    service.on_lead(forget_since)
-    service.every(look_every, grow_elastic, singleton=True)
-
-
-async def measure_overdue(unit: Unit, policy: Policy) -> None:
-    """Count from the rows, so that a new process reports it as well."""
-    late = overdue.count_overdue(await store.open_jobs(unit.conn), now=unit.now, policy=policy)
-    for state, jobs in late.items():
-        JOBS_OVERDUE.labels(state).set(jobs)
+    return handlers

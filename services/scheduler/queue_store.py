@@ -52,9 +52,9 @@ CANDIDATES = f"""
     SELECT oldest.* FROM waiting CROSS JOIN LATERAL (
         SELECT {WAITING} AND job.kind = waiting.kind AND {IS_DUE}
          ORDER BY queued_at, id LIMIT CASE WHEN waiting.differ THEN $2::bigint ELSE 1 END) AS oldest"""
-FIND_FOLLOWER = f"""
+FIND_FOLLOWERS = f"""
     SELECT {WAITING} AND {IS_DUE} AND kind = (SELECT kind FROM job WHERE id = $2) AND (queued_at, id) > ($3, $2)
-     ORDER BY queued_at, id LIMIT 1"""
+     ORDER BY queued_at, id LIMIT $4"""
 # Those of one kind want the same, but for run times within a factor of two: what they want is read once.
 WISHES = f"""
     WITH {KINDS_WAITING}
@@ -157,12 +157,14 @@ async def typical_run_time(conn: Connection, *, now: datetime) -> timedelta | No
     return average
 
 
-async def find_follower(conn: Connection, candidate: Candidate, *, now: datetime) -> Candidate | None:
-    """The next of its kind. Those without capacity are all known as candidates."""
+async def find_followers(
+    conn: Connection, candidate: Candidate, *, now: datetime, at_most: int
+) -> list[Candidate]:
+    """The next of its kind, the oldest first. Those without capacity are all known as candidates."""
     if candidate.no_capacity_at:
-        return None
-    row = await conn.fetchrow(FIND_FOLLOWER, now, candidate.job_id, candidate.queued_at)
-    return _candidate(row) if row else None
+        return []
+    rows = await conn.fetch(FIND_FOLLOWERS, now, candidate.job_id, candidate.queued_at, at_most)
+    return [_candidate(row) for row in rows]
 
 
 def _booking(row: Record) -> Booking:

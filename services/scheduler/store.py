@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from asyncpg import Record
 from pydantic_core import to_jsonable_python
@@ -32,7 +33,8 @@ DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 # attempt as it was before.
 FIND_JOBS = f"""
     SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE"""
-LOCK_QUEUED_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED"
+LOCK_QUEUED_JOBS = """
+    SELECT id FROM job WHERE id = ANY($1) AND state = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED"""
 LOCK_RUNNING_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'running' FOR UPDATE SKIP LOCKED"
 
 FIND_ATTEMPTS = f"""
@@ -45,7 +47,7 @@ ADD_JOB = f"""
 
 SAVE_JOB = f"""
     UPDATE job SET config_hash = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1
-     WHERE id = $1 AND revision = $2 RETURNING revision"""
+     WHERE id = $1 AND revision = $2 RETURNING id, revision"""
 
 SAVE_ATTEMPT = f"""
     INSERT INTO attempt (job_id, tenant, {ATTEMPT.names}) VALUES ($1, $2, {ATTEMPT.parameters(3)})
@@ -118,6 +120,12 @@ PRUNE_ATTEMPTS = """
 RECORD_IGNORED = "INSERT INTO ignored (job_id, event_id, type, reason, at) VALUES ($1, $2, $3, $4, $5)"
 
 
+class FreedNodes(NamedTuple):
+    job_id: str
+    attempt: int
+    at: datetime
+
+
 async def find_job(conn: Connection, job_id: str) -> Job | None:
     """Locks the job."""
     return (await find_jobs(conn, [job_id])).get(job_id)
@@ -146,10 +154,10 @@ async def find_jobs(conn: Connection, job_ids: Sequence[str]) -> dict[str, Job]:
     }
 
 
-async def find_queued_job(conn: Connection, job_id: str) -> Job | None:
-    """Locks the job; None if it is not queued any more or somebody else is at it."""
-    locked = await conn.fetchval(LOCK_QUEUED_JOB, job_id)
-    return await find_job(conn, job_id) if locked else None
+async def find_queued_jobs(conn: Connection, job_ids: Sequence[str]) -> dict[str, Job]:
+    """Lock the jobs; return them by id, without those that are not queued any more or that somebody else is at."""
+    locked = [row["id"] for row in await conn.fetch(LOCK_QUEUED_JOBS, job_ids)]
+    return await find_jobs(conn, locked) if locked else {}
 
 
 async def find_running_job(conn: Connection, job_id: str) -> Job | None:
@@ -164,19 +172,20 @@ async def add_job(conn: Connection, job: Job) -> None:
     await conn.execute(ADD_JOB, *row, job.spec.base_sha, job.config_hash)
 
 
-async def save_job(conn: Connection, job: Job, *, with_attempt: bool = True) -> Job:
-    """Write `job` and its present attempt unless someone wrote it since it was read (StaleWrite); return it as it is
-    then.
+async def save_jobs(conn: Connection, jobs: Sequence[Job]) -> list[Job]:
+    """Write the jobs unless someone wrote one since it was read (StaleWrite); return them as they are then."""
+    rows = await conn.fetchmany(
+        SAVE_JOB, [(job.id, job.revision, job.config_hash, *PROGRESS.values(job)) for job in jobs]
+    )
+    revisions = {row["id"]: row["revision"] for row in rows}
+    if stale := [job for job in jobs if job.id not in revisions]:
+        raise StaleWrite(f"job {stale[0].id} changed since revision {stale[0].revision}")
+    return [replace(job, revision=revisions[job.id]) for job in jobs]
 
-    with_attempt: False where that was not changed.
-    """
-    key = (job.id, job.revision, job.config_hash)
-    revision = await conn.fetchval(SAVE_JOB, *key, *PROGRESS.values(job))
-    if revision is None:
-        raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
-    if job.run is not None and with_attempt:
-        await conn.execute(SAVE_ATTEMPT, job.id, job.tenant, *ATTEMPT.values(job.run))
-    return replace(job, revision=revision)
+
+async def save_attempts(conn: Connection, jobs: Sequence[Job]) -> None:
+    """Write the present attempt of each job."""
+    await conn.executemany(SAVE_ATTEMPT, [(job.id, job.tenant, *ATTEMPT.values(job.present)) for job in jobs])
 
 
 async def open_jobs(conn: Connection) -> list[OpenJob]:
@@ -187,9 +196,9 @@ async def open_jobs(conn: Connection) -> list[OpenJob]:
     ]
 
 
-async def free_nodes(conn: Connection, job_id: str, attempt: int, *, at: datetime) -> None:
-    """Free the nodes of any attempt, whatever the job's state."""
-    await conn.execute(FREE_NODES, job_id, attempt, at)
+async def free_nodes(conn: Connection, attempts: Sequence[FreedNodes]) -> None:
+    """Free the nodes of any attempts, whatever the states of their jobs."""
+    await conn.executemany(FREE_NODES, attempts)
 
 
 async def lock_dataset(conn: Connection, dataset_id: str) -> None:

@@ -42,7 +42,7 @@ INSERT_TASK = """
 
 CANCEL_TASK = "DELETE FROM task WHERE kind = $1 AND key = $2"
 
-RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = $1 AND NOT released"
+RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = ANY($1) AND NOT released"
 
 
 def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], value: bytes) -> None:
@@ -66,6 +66,8 @@ class Task(BaseModel, frozen=True):
 
 OutboxRow = tuple[str, str, str, str, Mapping[str, str], bytes]
 """Event id, topic, aggregate id, type, headers and value."""
+TimerRow = tuple[str, Any, datetime, str, str]
+"""Type, payload, time, traceparent and correlation id."""
 Afterwards = Callable[["Unit"], Awaitable[bool]]
 """A function that ends a transaction; it returns whether there may be more for it to do."""
 
@@ -79,26 +81,50 @@ class Shared:
         self.memory: dict[Any, Any] = {}
         """What handlers keep until its end, such as rows that they have locked."""
         self.outbox: list[OutboxRow] = []
+        self.timers: list[TimerRow] = []
+        self.released: list[str] = []
+        """Parents whose children are to be tried again."""
+        self._writes: list[Callable[[], Awaitable[None]]] = []
         self._asked: dict[Afterwards, list[Unit]] = {}
+
+    def before_end(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Have `write` called after the last message, before anything else is done at the end."""
+        self._writes.append(write)
 
     def add(self, function: Afterwards, unit: "Unit") -> None:
         self._asked.setdefault(function, []).append(unit)
 
     async def end(self, conn: Connection) -> None:
-        """Write the outbox; then call each function as often as it was asked for, or until it has nothing more to do.
+        """Write all that was left; then call each function as often as it was asked for, or until it has nothing more
+        to do.
 
         It gets the unit of the message that asked last.
         """
+        for write in self._writes:
+            await write()
         await insert_outbox(conn, self.outbox)
+        if self.timers:
+            await conn.executemany(INSERT_TIMER, self.timers)
+        if self.released:
+            await conn.execute(RELEASE_WAITING, self.released)
         for function, units in self._asked.items():
-            unit = replace(units[-1], shared=None, outgoing=0)
+            unit = units[-1]
             with span(
                 f"{unit.topic} process", traceparent=unit.envelope.traceparent if unit.envelope else ""
             ):
                 for _ in units:
-                    if not await function(unit):
+                    if not await _call(function, unit):
                         break
-            units[-1].outgoing += unit.outgoing
+
+
+async def _call(function: Afterwards, unit: "Unit") -> bool:
+    """Call the function, and write what it leaves for the end."""
+    shared = Shared([])
+    its_own = replace(unit, shared=shared, outgoing=0)
+    is_more = await function(its_own)
+    await shared.end(unit.conn)
+    unit.outgoing += its_own.outgoing
+    return is_more
 
 
 async def insert_outbox(conn: Connection, rows: Sequence[OutboxRow]) -> None:
@@ -165,7 +191,7 @@ class Unit:
     async def afterwards(self, function: Afterwards) -> None:
         """Call the function with this unit: at once, or after the last message that shares the transaction."""
         if self.shared is None:
-            await function(self)
+            await _call(function, self)
         else:
             self.shared.add(function, self)
 
@@ -190,14 +216,17 @@ class Unit:
 
     async def set_timer(self, payload: BaseModel, *, at: datetime) -> None:
         """Hand `payload` to its timer handler at that time or soon after. A timer cannot be cancelled."""
-        await self.conn.execute(
-            INSERT_TIMER,
+        timer = (
             type(payload).__name__,
             payload.model_dump(mode="json"),
             at,
             current_traceparent(),
             self.correlation_id,
         )
+        if self.shared is None:
+            await self.conn.execute(INSERT_TIMER, *timer)
+        else:
+            self.shared.timers.append(timer)
 
     async def start_task(self, task: Task) -> None:
         """Have the task done after this commit; one that is under way already is left as it is.
@@ -224,7 +253,10 @@ class Unit:
 
     async def release(self, parent: str) -> None:
         """Let the messages that wait for this parent be tried again."""
-        await self.conn.execute(RELEASE_WAITING, parent)
+        if self.shared is None:
+            await self.conn.execute(RELEASE_WAITING, [parent])
+        else:
+            self.shared.released.append(parent)
         self.outgoing += 1
 
     def _headers(self, message: Message, event_id: str, origin: Origin) -> dict[str, str]:

@@ -50,6 +50,7 @@ from shared.postgres.migrate import migrate
 from shared.record import Record
 from tests.builders import TENANT, a_bundle, a_dataset, a_job, a_job_spec, an_evaluation
 from tests.chaos.scale import note, scaled, seed
+from tests.integration import scheduler_rows
 from tests.node_keys import NODE_KEYS
 from tests.unit.provisioner import test_decide as provisioning
 from tests.unit.registry.builders import BASE_SHA, a_version
@@ -155,17 +156,7 @@ async def scheduler(stack: Stack) -> AsyncIterator[Race]:
     await migrate("scheduler", dsn)
     database = Database(dsn, application="interleavings")
     await database.open()
-    yield Race(
-        "scheduler",
-        database,
-        lambda wiring: register_scheduler(
-            wiring,
-            Policy(),
-            look_every=timedelta(1),
-            look_anyway_every=timedelta(1),
-            announce_every=timedelta(1),
-        ),
-    )
+    yield Race("scheduler", database, lambda wiring: register_scheduler(wiring, Policy()))
     await database.close()
 
 
@@ -215,7 +206,7 @@ async def a_stored_job(race: Race, state: JobState, **changes: Any) -> str:
     async with race.database.transaction() as conn:
         await scheduler_store.save_dataset(conn, dataset)
         await scheduler_store.add_job(conn, replace(job, state=JobState.VALIDATING))
-        await scheduler_store.save_job(conn, job)
+        await scheduler_rows.save(conn, job)
     return job.id
 
 

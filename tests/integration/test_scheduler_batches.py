@@ -15,7 +15,7 @@ from schemas.base import Message
 from schemas.envelope import Envelope
 from schemas.job import CancelJob
 from schemas.lifecycle import JobState
-from services.scheduler import queue_store, shared_reads, store
+from services.scheduler import queue_store, shared_rows, store
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.queue import GRANTS_OF_A_ROUND
 from services.scheduler.handlers import JOBS_TOGETHER, FollowBase, FollowDataset, Handlers
@@ -28,6 +28,7 @@ from shared.postgres.database import Connection, register_json
 from shared.postgres.migrate import migrate
 from shared.record import Record
 from tests.builders import a_dataset, a_job, a_job_spec, a_pool
+from tests.integration import scheduler_rows
 from tests.integration.scratch import empty_schema
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.test_dataset import DELETED, READY
@@ -119,7 +120,7 @@ async def add(
     job = a_job(state, id=like, spec=a_job_spec(**spec), dataset=a_dataset())
     await store.add_job(conn, replace(job, state=JobState.VALIDATING))
     if state is not JobState.VALIDATING:
-        await store.save_job(conn, job)
+        await scheduler_rows.save(conn, job)
     await conn.execute(COPY, like, like, count - 1)
 
 
@@ -225,9 +226,9 @@ async def test_a_dataset_that_shares_a_transaction_with_its_jobs_is_read_again(s
     cancel = CancelJob(job_id=MODEL, tenant=a_job().tenant)
     async with scheduler.unit() as unit:
         unit.shared = shared = Shared([a_delivery(cancel), a_delivery(ready)])
-        await shared_reads.get_job(unit, MODEL)
+        await shared_rows.get_job(unit, MODEL)
         await scheduler.handlers.dataset(ready, unit)
-        job = await shared_reads.get_job(unit, MODEL)
+        job = await shared_rows.get_job(unit, MODEL)
         await shared.end(scheduler.conn)
     assert job.dataset is not None
     assert job.state is not JobState.VALIDATING

@@ -15,7 +15,7 @@ from schemas.job import StopReason
 from schemas.lifecycle import JobState
 from schemas.node import PoolCapacityChanged
 from schemas.specification import Resources
-from services.scheduler import handlers, queue_store
+from services.scheduler import handlers, loops, queue_store
 from services.scheduler.decide import queue
 from services.scheduler.decide.decision import Policy
 from services.scheduler.model import Job
@@ -43,9 +43,10 @@ class Looks:
     leads: list[Loop] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        handlers.register(
-            cast("Service", self),
-            Policy(),
+        service = cast("Service", self)
+        loops.register(
+            service,
+            handlers.register(service, Policy()),
             look_every=timedelta(seconds=1),
             look_anyway_every=timedelta(seconds=5),
             announce_every=timedelta(seconds=30),
@@ -133,7 +134,7 @@ async def test_what_a_full_round_of_a_message_leaves_starts_at_the_next_look(
 async def test_where_jobs_stand_is_worked_out_the_less_often_the_longer_it_takes(
     database: Database, mark: str, monkeypatch: pytest.MonkeyPatch, share: float, announced: int
 ):
-    monkeypatch.setattr(handlers, "ANNOUNCING_SHARE", share)
+    monkeypatch.setattr(loops, "ANNOUNCING_SHARE", share)
     looks = Looks(database, utc_now())
     await looks.loops["announce_positions"]()
     job = a_job_of(mark)

@@ -15,13 +15,14 @@ from schemas.base import CapacityType, DeviceKind, FailureClass
 from schemas.job import StopReason
 from schemas.lifecycle import TERMINAL, JobState
 from schemas.specification import Resources, Tier
-from services.scheduler import queue_store, shared_reads, store
+from services.scheduler import queue_store, shared_rows, store
 from services.scheduler.decide import queue
 from services.scheduler.decide.candidate import Candidate
 from services.scheduler.decide.decision import Policy
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger
 from services.scheduler.decide.queue import Grant, Round
-from services.scheduler.handlers import Handlers, measure_overdue
+from services.scheduler.handlers import Handlers
+from services.scheduler.loops import measure_overdue
 from services.scheduler.model import Base, Dataset, DatasetState, Deployment, Job
 from shared.clock import utc_now
 from shared.errors import ParentUnknown, StaleWrite
@@ -45,6 +46,7 @@ from tests.builders import (
     capabilities,
 )
 from tests.chaos.scale import seed
+from tests.integration import scheduler_rows
 from tests.integration.scratch import empty_schema
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.grants import grants
@@ -87,7 +89,7 @@ async def add(database: Database, *jobs: Job) -> None:
             if job.dataset:
                 await store.save_dataset(conn, job.dataset)
             await store.add_job(conn, replace(job, state=JobState.VALIDATING))
-            await store.save_job(conn, job)
+            await scheduler_rows.save(conn, job)
 
 
 async def read(database: Database, job_id: str) -> Job:
@@ -142,13 +144,13 @@ async def test_a_job_written_by_another_meanwhile_is_not_overwritten(database: D
     await add(database, job)
     async with database.transaction() as conn:
         with pytest.raises(StaleWrite, match=f"job {job.id} changed since revision 0"):
-            await store.save_job(conn, job)
+            await scheduler_rows.save(conn, job)
 
 
 async def test_a_fact_about_an_unknown_job_waits_for_it(database: Database, mark: str):
     async with database.transaction() as conn:
         with pytest.raises(ParentUnknown) as unknown:
-            await shared_reads.get_job(Unit(conn, "scheduler", utc_now()), f"ftjob-{mark}")
+            await shared_rows.get_job(Unit(conn, "scheduler", utc_now()), f"ftjob-{mark}")
     assert unknown.value.parent == f"job:ftjob-{mark}"
 
 
@@ -207,7 +209,7 @@ async def test_a_pass_leaves_a_job_alone_that_somebody_is_at(database: Database,
     await add(database, job)
     async with database.transaction() as busy, database.transaction() as conn:
         await store.find_job(busy, job.id)
-        assert await store.find_queued_job(conn, job.id) is None
+        assert await store.find_queued_jobs(conn, [job.id]) == {}
 
 
 async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, mark: str):
@@ -225,8 +227,8 @@ async def test_nodes_are_freed_once_and_counted_by_tenant(database: Database, ma
         [pool] = [pool for pool in ledger.pools if pool.name == placement.pool]
         assert pool.bookings == (Booking((0, 2, 3), 8, run.scheduled_at, run.ends_by),)
         assert pool.free == {0: 0, 1: 8, 2: 0, 3: 0}
-        await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON)
-        await store.free_nodes(conn, f"ftjob-{mark}", 1, at=NOON + timedelta(hours=1))
+        await store.free_nodes(conn, [(f"ftjob-{mark}", 1, NOON)])
+        await store.free_nodes(conn, [(f"ftjob-{mark}", 1, NOON + timedelta(hours=1))])
         ledger = await queue_store.get_ledger(conn)
         freed_at = await conn.fetchval("SELECT freed_at FROM attempt WHERE job_id = $1", f"ftjob-{mark}")
     assert (tenant in ledger.devices_held, freed_at) == (False, NOON)
@@ -303,7 +305,7 @@ async def grants_read_by_and_by(conn: Connection, oldest: list[Candidate], ledge
     grants_of_round, granted = Round(oldest, ledger, now=NOON), []
     while grant := grants_of_round.next():
         granted.append(grant)
-        if follower := await queue_store.find_follower(conn, grant.candidate, now=NOON):
+        for follower in await queue_store.find_followers(conn, grant.candidate, now=NOON, at_most=1):
             grants_of_round.add(follower)
     return granted
 
@@ -373,7 +375,7 @@ async def test_a_base_concerns_every_job_that_is_not_over(database: Database, ma
         assert await store.jobs_on_base(conn, "another", sha, after="", at_most=MANY) == []
         assert await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY) == []
         saved = History(await store.find_job(conn, f"ftjob-{mark}-paused")).apply(incoming.stale()).job
-        await store.save_job(conn, saved)
+        await scheduler_rows.save(conn, saved)
         (stale,) = await store.jobs_stale_on_base(conn, "tiny", sha, after="", at_most=MANY)
     assert states == set(JobState) - TERMINAL
     assert stale.id == saved.id

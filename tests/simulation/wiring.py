@@ -28,7 +28,8 @@ import services.registry.handlers.base_models
 import services.registry.handlers.slots
 import services.registry.handlers.versions
 import services.scheduler.handlers
-import services.scheduler.shared_reads
+import services.scheduler.loops
+import services.scheduler.shared_rows
 import services.serving_controller.handlers
 import services.serving_controller.handlers.messages
 import services.serving_controller.handlers.rounds
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 STORES = {
-    scheduler: (services.scheduler.handlers, services.scheduler.shared_reads),
+    scheduler: (services.scheduler.handlers, services.scheduler.loops, services.scheduler.shared_rows),
     provisioner: (
         services.provisioner.handlers.apply,
         services.provisioner.handlers.cluster,
@@ -77,7 +78,7 @@ STORES = {
     ),
 }
 TIMED = (
-    services.scheduler.handlers,
+    services.scheduler.loops,
     services.serving_controller.handlers.rounds,
     services.serving_controller.handlers.steps,
 )
@@ -176,9 +177,10 @@ def enter(world: "World") -> None:
 
 
 def wire_scheduler(kernel: "Kernel") -> None:
-    services.scheduler.handlers.register(
+    policy = Policy(grow_after=timedelta(seconds=1))
+    services.scheduler.loops.register(
         kernel,  # type: ignore[arg-type]
-        Policy(grow_after=timedelta(seconds=1)),
+        services.scheduler.handlers.register(kernel, policy),  # type: ignore[arg-type]
         look_every=timedelta(seconds=5),
         look_anyway_every=timedelta(seconds=25),
         announce_every=MINUTE,

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 
 from schemas.envelope import Envelope
 from schemas.job import StopReason
@@ -12,6 +13,7 @@ from services.scheduler.decide.growth import ElasticAttempt
 from services.scheduler.decide.ledger import Booking, DeviceType, Ledger, Pool
 from services.scheduler.decide.overdue import WITH_DEADLINES, OpenJob
 from services.scheduler.model import Base, Dataset, Deployment, Job
+from services.scheduler.store import FreedNodes
 from shared.errors import StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -40,11 +42,10 @@ async def find_jobs(conn: Tables, job_ids: Sequence[str]) -> dict[str, Job]:
     return jobs
 
 
-async def find_queued_job(conn: Tables, job_id: str) -> Job | None:
-    if conn.is_locked("job", job_id):
-        return None
-    job = await find_job(conn, job_id)
-    return job if job and job.state is JobState.QUEUED else None
+async def find_queued_jobs(conn: Tables, job_ids: Sequence[str]) -> dict[str, Job]:
+    free = [each for each in job_ids if not conn.is_locked("job", each)]
+    jobs = await find_jobs(conn, free)
+    return {name: job for name, job in jobs.items() if job.state is JobState.QUEUED}
 
 
 async def find_running_job(conn: Tables, job_id: str) -> Job | None:
@@ -60,24 +61,32 @@ async def add_job(conn: Tables, job: Job) -> None:
         conn.put("queued", job.id, job.id)
 
 
-async def save_job(conn: Tables, job: Job, *, with_attempt: bool = True) -> Job:
+async def save_jobs(conn: Tables, jobs: Sequence[Job]) -> list[Job]:
+    return [_save_job(conn, job) for job in jobs]
+
+
+def _save_job(conn: Tables, job: Job) -> Job:
     known: Job = conn.get("job", job.id)
     if known.revision != job.revision:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
     saved = replace(job, revision=job.revision + 1)
     conn.put("job", job.id, saved)
-    if job.run is not None and with_attempt:
-        name = (job.id, job.run.number)
-        if conn.get("attempt", name) is None:
-            conn.put("attempt", name, True)
-            place = job.run.placement
-            booking = Booking(place.machines, place.taken_per_node, job.run.scheduled_at, job.run.ends_by)
-            conn.put("booking", name, (place.pool, booking, job.tenant))
     if job.state is JobState.QUEUED:
         conn.put("queued", job.id, job.id)
     elif conn.get("queued", job.id):
         conn.delete("queued", job.id)
     return saved
+
+
+async def save_attempts(conn: Tables, jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        run = job.present
+        if conn.get("attempt", (job.id, run.number)) is None:
+            conn.put("attempt", (job.id, run.number), True)
+            booking = Booking(
+                run.placement.machines, run.placement.taken_per_node, run.scheduled_at, run.ends_by
+            )
+            conn.put("booking", (job.id, run.number), (run.placement.pool, booking, job.tenant))
 
 
 async def open_jobs(conn: Tables) -> list[OpenJob]:
@@ -88,10 +97,11 @@ async def open_jobs(conn: Tables) -> list[OpenJob]:
     ]
 
 
-async def free_nodes(conn: Tables, job_id: str, attempt: int, *, at: datetime) -> None:
-    if (booked := conn.get("booking", (job_id, attempt))) is not None:
-        conn.put("run_time", (job_id, attempt), (at, at - booked[1].since))
-        conn.delete("booking", (job_id, attempt))
+async def free_nodes(conn: Tables, attempts: Sequence[FreedNodes]) -> None:
+    for job_id, attempt, at in attempts:
+        if (booked := conn.get("booking", (job_id, attempt))) is not None:
+            conn.put("run_time", (job_id, attempt), (at, at - booked[1].since))
+            conn.delete("booking", (job_id, attempt))
 
 
 async def find_dataset(conn: Tables, dataset_id: str) -> Dataset | None:
@@ -264,16 +274,18 @@ async def typical_run_time(conn: Tables, *, now: datetime) -> timedelta | None:
     return sum((run_time for _, run_time in ended), timedelta()) / len(ended) if ended else None
 
 
-async def find_follower(conn: Tables, candidate: Candidate, *, now: datetime) -> Candidate | None:
+async def find_followers(
+    conn: Tables, candidate: Candidate, *, now: datetime, at_most: int
+) -> list[Candidate]:
     if candidate.no_capacity_at:
-        return None
+        return []
     kind = _kind(conn.get("job", candidate.job_id))
     behind = (
         Candidate.of(job, queued_at=job.queued_at)
         for job in _queued(conn, now)
         if _kind(job) == kind and _by_age(job) > (candidate.queued_at, candidate.job_id)
     )
-    return next(behind, None)
+    return list(islice(behind, at_most))
 
 
 def _queued(conn: Tables, now: datetime) -> list[Job]:
