@@ -60,6 +60,10 @@ class Engines:
         self.running[spec.replica_id] = Engine(spec)
         self.starts.append(spec.replica_id)
 
+    def starts_of(self, pool: str) -> list[str]:
+        """Replicas of this base model as they were started. Messages of other files' models may start theirs, too."""
+        return [replica_id for replica_id in self.starts if replica_id.startswith(f"{pool}-")]
+
     async def extend(self, replica_id: str, seconds: float) -> None:
         self.extended[replica_id] = seconds
 

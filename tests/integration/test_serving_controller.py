@@ -134,11 +134,6 @@ class World:
     def slot(self, name: str) -> str:
         return f"{name}-{self.base_sha[:8]}"
 
-    @property
-    def starts(self) -> list[str]:
-        """Replicas of this base model as they were started. Messages of other files' models may start theirs, too."""
-        return [replica_id for replica_id in self.engines.starts if replica_id.startswith(f"{self.pool}-")]
-
     async def heard(self, name: str, **fields: Any) -> Any:
         """The first fact of this type and these fields."""
 
@@ -331,7 +326,7 @@ async def test_what_a_restarted_replica_refuses_for_a_while_stays_served_by_the_
 
 
 async def _started_again(world: World, replica_id: str, times: int) -> bool:
-    return world.starts.count(replica_id) > times
+    return world.engines.starts_of(world.pool).count(replica_id) > times
 
 
 async def replica_of(world: World, index: int) -> Any:
@@ -360,9 +355,9 @@ async def test_of_two_controllers_one_makes_rounds_and_the_other_continues_with_
             await until(lambda: everywhere(world, one.digest), "both replicas to serve the first version")
         await world.approve(two, "support", 2)
         await until(lambda: everywhere(world, two.digest), "both replicas to serve the second version")
-    assert sorted(world.starts) == [f"{world.pool}-0", f"{world.pool}-1"]
+    assert sorted(world.engines.starts_of(world.pool)) == [f"{world.pool}-0", f"{world.pool}-1"]
     assert (world.facts("DeploymentFailed"), world.facts("ReplicaLost")) == ([], [])
-    note("two serving controllers", replicas_started=len(world.starts))
+    note("two serving controllers", replicas_started=len(world.engines.starts_of(world.pool)))
 
 
 async def test_an_adapter_that_is_not_active_is_never_routed(stack, world):
@@ -401,12 +396,12 @@ async def test_a_controller_that_starts_again_continues_without_a_word(stack, wo
         await world.register()
         await world.approve(one, "support", 1)
         await world.heard("DeploymentReady", generation=1)
-    before, starts = world.ear.types(world.pool), world.starts
+    before, starts = world.ear.types(world.pool), world.engines.starts_of(world.pool)
     async with controller(stack, world.engines):
         await world.approve(two, "another", 1)
         await world.heard("DeploymentReady", digest=two.digest)
     assert world.ear.types(world.pool) == [*before, "AdapterLoaded", "DeploymentReady"]
-    assert world.starts == starts
+    assert world.engines.starts_of(world.pool) == starts
 
 
 async def test_what_a_controller_loaded_and_did_not_write_down_is_loaded_again(stack, world):

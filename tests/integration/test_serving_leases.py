@@ -88,13 +88,13 @@ async def test_a_replica_waits_for_training_and_gives_its_devices_back_when_it_i
         queued = await attempts.until(lease, DeviceLeaseQueued)
         assert (queued.holder, queued.purpose, queued.devices) == ("serving_controller", "serving", 2)
         assert queued.waiting_for == "2 device(s) of one machine of pool places: 1 held by jobs"
-        assert world.starts == []
+        assert world.engines.starts_of(world.pool) == []
 
         await attempts.stop(job, seconds=0)
         await attempts.until(job.job_id, NodesReleased)
         assert (await attempts.until(lease, DevicesLeased)).devices == (0, 1)
         await world.heard("ReplicaReady")
-        assert world.starts == [world.replica]
+        assert world.engines.starts_of(world.pool) == [world.replica]
         spec = world.engines.running[world.replica].spec
         assert (spec.devices, spec.lease_seconds is not None) == ({}, True)
 
@@ -117,7 +117,7 @@ async def test_a_controller_that_starts_again_has_its_replicas_leases_and_loses_
         await world.heard("ReplicaReady")
     async with controller(stack, world.engines, **LEASED):
         await attempts.until(lease, DevicesLeased, times=3)
-        assert world.starts == [world.replica]
+        assert world.engines.starts_of(world.pool) == [world.replica]
     await attempts.until(lease, DeviceLeaseEnded, reason=LeaseEnd.EXPIRED)
     async with controller(stack, world.engines, **LEASED):
         lost = await world.heard("ReplicaLost")
@@ -139,7 +139,7 @@ async def test_a_pool_that_cannot_lease_fails_the_replica_with_its_reason(
             return reason
 
         assert await until(refused, "the start to fail") == "devices: unknown_pool: no pool moon"
-    assert world.starts == []
+    assert world.engines.starts_of(world.pool) == []
 
 
 async def _extended(world: World) -> bool:
@@ -147,7 +147,7 @@ async def _extended(world: World) -> bool:
 
 
 async def _starts(world: World, count: int) -> bool:
-    return len(world.starts) == count
+    return len(world.engines.starts_of(world.pool)) == count
 
 
 async def _other(database: asyncpg.Connection, world: World, lease: str) -> str | None:

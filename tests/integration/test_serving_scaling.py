@@ -35,7 +35,7 @@ async def test_a_replica_is_added_while_requests_wait_and_leaves_when_it_has_ans
         engines.running[added.replica_id].running = 0
         await until(lambda: _is_gone(world, added.replica_id), "the replica to end")
     assert len(world.facts("ReplicaLost")) == 1
-    assert world.starts == [world.replica, added.replica_id]
+    assert world.engines.starts_of(world.pool) == [world.replica, added.replica_id]
 
 
 async def _is_gone(world: World, replica_id: str) -> bool:
