@@ -49,9 +49,9 @@ UNAVAILABLE: Mapping[str, tuple[str, str]] = {
 
 def refuse_unavailable(data: Any) -> None:
     """Raise PydanticCustomError for the first field of a request that asks for what there is not."""
-    name = next((name for name in data if name in UNAVAILABLE), None) if isinstance(data, dict) else None
-    if name is None:
+    if not isinstance(data, dict) or UNAVAILABLE.keys().isdisjoint(data):
         return
+    name = next(name for name in data if name in UNAVAILABLE)
     what, nearest = UNAVAILABLE[name]
     asked = f"{name} is {str(data[name])[:80]}, and {what} is not available; leave it out"
     message = f"{asked}. Nearest that works: {nearest}"
