@@ -1,15 +1,16 @@
-"""The road of a job whose nodes are a cluster's: a gang of two, an outage of what schedules it, machines that others
-take, a machine that dies, the gate, chat."""
+"""The road of a job on a cluster backend: a gang of two, an outage of what schedules it, machines that are taken back,
+a machine that dies, the gate, chat."""
 
 import json
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from schemas.job import JobRequeued, JobScheduled
-from schemas.node import NodePreempted, NodesReleased
+from schemas.node import AllocatedNode, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
 from shared.processes.identity import marked, signal_marked
 from tests.e2e import material
@@ -36,14 +37,18 @@ class Events:
 
     outage: Callable[[str], AbstractAsyncContextManager[None]]
     """Nothing answers that schedules. It is given the name of the attempt that runs."""
-    taken_back: Callable[[], AbstractContextManager[None]]
-    """Others have so many of its machines that the gang must go."""
-    loss: Callable[[str], AbstractContextManager[str]]
+    taken_back: Callable[[str], AbstractAsyncContextManager[None]]
+    """So many of its machines go, by notice, that the gang of this attempt must go."""
+    loss: Callable[[str], AbstractAsyncContextManager[str]]
     """A machine of this attempt is off, with all that it computes. Yields its name."""
+    notice_source: str = "preemption"
+    """What the notice of `taken_back` is called."""
+    machine_of: Callable[[AllocatedNode], str | None] = attrgetter("host")
+    """The machine of a node, as the record of machines has it."""
 
 
-async def run_through(platform: Platform, *, suffix: str, cluster: Events) -> None:
-    """A job in the pool `cluster`, which loses its machines twice and no step."""
+async def run_through(platform: Platform, *, suffix: str, cluster: Events) -> list[set[str | None]]:
+    """A job in the pool `cluster`, which loses its machines twice and no step. Returns the machines of each attempt."""
     job_id = await platform.submit(
         suffix=suffix,
         resources={"nodes": 2, "pool": "cluster", "capacity_type": "spot"},
@@ -55,28 +60,29 @@ async def run_through(platform: Platform, *, suffix: str, cluster: Events) -> No
         await train_on(platform, job_id, attempt=1)
     await platform.stack.wait_healthy("provisioner")
     await train_on(platform, job_id, attempt=1)
-    with cluster.taken_back():
+    async with cluster.taken_back(f"a-{job_id}-e1"):
         await platform.until(job_id, lambda job: job["retune"]["attempt"] == 2, "the second attempt")
     await train_on(platform, job_id, attempt=2)
-    with cluster.loss(f"a-{job_id}-e2") as lost:
+    async with cluster.loss(f"a-{job_id}-e2") as lost:
         await platform.until(job_id, lambda job: job["retune"]["attempt"] == 3, "the third attempt")
         await train_on(platform, job_id, attempt=3)
     job = await platform.finished(job_id)
     events = platform.retune("jobs", "events", job_id)
     assert job["status"] == "succeeded", events
     facts = [event.message for event in await platform.events(job_id)]
-    assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {"preemption"}, events
+    assert {fact.source for fact in facts if isinstance(fact, NodePreempted)} == {cluster.notice_source}
     history = json.loads(platform.retune("--json", "nodes", "history", "--pool", "cluster"))
     failures = [(each["machine"], each["attempt"]) for each in history if each["job_id"] == job_id]
     assert failures == [(lost, 2)], history
     assert [fact.failure_class for fact in facts if isinstance(fact, JobRequeued)] == ["preempted", "infra"]
     assert [fact.attempt for fact in facts if isinstance(fact, JobScheduled)] == [1, 2, 3]
     assert [fact.certificate.exact for fact in facts if isinstance(fact, TrainingResumed)] == [True, True]
-    released = [{node.host for node in fact.nodes} for fact in facts if isinstance(fact, NodesReleased)]
+    released = [{*map(cluster.machine_of, fact.nodes)} for fact in facts if isinstance(fact, NodesReleased)]
     assert [len(machines) for machines in released] == [2, 2, 2], events
     assert lost not in released[2], events
     answer = await platform.answer(job["fine_tuned_model"], f"What colour is the {material.THINGS[310]}?")
     assert answer == material.ANSWER
+    return released
 
 
 async def train_on(platform: Platform, job_id: str, *, attempt: int) -> None:

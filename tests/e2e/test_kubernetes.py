@@ -1,7 +1,7 @@
 """The road of a job whose nodes are pods of Kubernetes."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -63,8 +63,8 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_kubernetes(platform,
         kubernetes.start_api_server()
         kubernetes.start_controllers()
 
-    @contextmanager
-    def loss(attempt: str) -> Iterator[str]:
+    @asynccontextmanager
+    async def loss(attempt: str) -> AsyncIterator[str]:
         pod = pod_of(kubernetes, attempt, 1)
         machine: str = kubernetes.request("GET", f"{PLACE}/pods/{pod}")["spec"]["nodeName"]
         kubernetes.kill(machine)
@@ -72,7 +72,9 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_kubernetes(platform,
         yield machine
         kubernetes.start_node(machine)
 
-    def taken_back() -> AbstractContextManager[None]:
-        return blocked(kubernetes, nodes=3)
+    @asynccontextmanager
+    async def taken_back(_: str) -> AsyncIterator[None]:
+        with blocked(kubernetes, nodes=3):
+            yield
 
     await run_through(platform, suffix="kubernetes", cluster=Events(outage, taken_back, loss))

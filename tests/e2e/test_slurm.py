@@ -1,7 +1,7 @@
 """The road of a job whose nodes are Slurm's."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -64,8 +64,8 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_slurm(platform, slur
         yield
         slurm.start_controller()
 
-    @contextmanager
-    def loss(attempt: str) -> Iterator[str]:
+    @asynccontextmanager
+    async def loss(attempt: str) -> AsyncIterator[str]:
         names = slurm.run("squeue", "--noheader", f"--name={attempt}", "--format=%N").strip()
         machine = slurm.run("scontrol", "show", "hostnames", names).split()[1]
         slurm.kill(machine)
@@ -73,7 +73,9 @@ async def test_a_gang_of_two_outlives_outages_and_losses_of_slurm(platform, slur
         yield machine
         slurm.start_node(machine)
 
-    def taken_back() -> AbstractContextManager[None]:
-        return blocked(slurm, nodes=3, partition="ondemand")
+    @asynccontextmanager
+    async def taken_back(_: str) -> AsyncIterator[None]:
+        with blocked(slurm, nodes=3, partition="ondemand"):
+            yield
 
     await run_through(platform, suffix="slurm", cluster=Events(outage, taken_back, loss))
