@@ -1,6 +1,5 @@
 """A site: where Kafka, Postgres and S3 answer, and everybody's passwords there."""
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +53,3 @@ class Site:
 
     def s3_credentials(self, user: str) -> Credentials:
         return Credentials(user, self.secret(f"s3:{user}"))
-
-
-def new_secret() -> str:
-    """Letters and digits alone, so that it needs no quotes in a shell, an address or a configuration."""
-    return secrets.token_hex(20)

@@ -6,7 +6,7 @@ Needs nothing but Python. What `.env` has already stays as it is.
 import re
 from pathlib import Path
 
-from deploy.bootstrap.site import new_secret
+from deploy.bootstrap.secret import new_secret
 from shared.files import write_whole
 
 REPOSITORY = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.bootstrap.site import new_secret
+from deploy.bootstrap.secret import new_secret
 from deploy.local import files
 from deploy.local.cache import cache_folder
 from deploy.local.certificates import AUTHORITY, server_certificate

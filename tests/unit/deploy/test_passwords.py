@@ -1,6 +1,8 @@
 """The command that writes `.env`: a random password for each that is asked for, kept from then on."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -38,6 +40,12 @@ def test_the_file_is_its_owners_alone(tmp_path):
     passwords.main(tmp_path)
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
     assert set(parsed((tmp_path / ".env").read_text())) == {"COMPOSE_PROFILES", "SECRET_A", "SECRET_B"}
+
+
+@pytest.mark.parametrize("module", ["deploy.images.passwords", "deploy.kubernetes.passwords"])
+def test_a_command_that_writes_passwords_needs_nothing_but_python(module):
+    without_packages = (sys.executable, "-S", "-c", f"import {module}")
+    subprocess.run(without_packages, cwd=passwords.REPOSITORY, check=True)
 
 
 def test_all_that_is_required_is_made_and_all_that_provision_sets():
