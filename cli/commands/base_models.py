@@ -108,9 +108,10 @@ def _lora(capabilities: BaseCapabilities) -> str:
 
 
 def _rows(capabilities: BaseCapabilities) -> Iterator[tuple[str, str]]:
-    kinds = (kind for kind, reason in capabilities.rows.items() if not reason)
-    yield "rows", ", ".join(["prompt and completion", *kinds])
-    for kind, reason in capabilities.rows.items():
+    # Sorted, for the gateway's database keeps no order of them.
+    kinds = sorted(capabilities.rows.items())
+    yield "rows", ", ".join(["prompt and completion", *(kind for kind, reason in kinds if not reason)])
+    for kind, reason in kinds:
         if reason:
             yield "", f"not {kind}: {reason}"
 

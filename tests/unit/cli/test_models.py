@@ -106,7 +106,7 @@ def test_a_base_model_is_shown_with_what_it_can_do(retune: CommandLine) -> None:
     gpt2_capabilities = capabilities(
         family="gpt2",
         refused_methods={Method.LORA: "vLLM serves GPT2LMHeadModel without adapters"},
-        rows={"one turn": "", "tools": "template.tools: it leaves the calls out"},
+        rows={"system": "", "one turn": "", "tools": "template.tools: it leaves the calls out"},
         cache_values_per_token=256,
         weights_dtype="F32",
     )
@@ -121,7 +121,7 @@ def test_a_base_model_is_shown_with_what_it_can_do(retune: CommandLine) -> None:
         "trained by cpt, dpo, sft",
         "not by lora: vLLM serves GPT2LMHeadModel without adapters",
         "lora 512 values for each unit of rank, on k_proj, q_proj",
-        "rows prompt and completion, one turn",
+        "rows prompt and completion, one turn, system",
         "not tools: template.tools: it leaves the calls out",
         "serving 512 bytes of cache a token in 16 bits",
     ]
