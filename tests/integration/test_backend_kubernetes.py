@@ -157,6 +157,23 @@ class TestKubernetesBackend(BackendSuite):
         assert (await self.member(backend, spec, 0)).state is MemberState.RUNNING
         assert "term" not in self.words(tmp_path, 0)
 
+    async def test_a_notice_that_is_passed_on_leaves_the_pod_its_grace(
+        self, backend, spec, kubernetes, tmp_path
+    ):
+        spec = replace(spec, argv=(*spec.argv[:3], "ignore", str(tmp_path)), grace_seconds=30.0)
+        await self.started(backend, spec, tmp_path)
+        evict(kubernetes, pod_of(kubernetes, spec.name, 1))
+        deadline = (await self.member(backend, spec, 1)).notice_deadline
+        await until(lambda: utc_now() > deadline - timedelta(seconds=28), every=self.ASKS_EVERY)
+        await backend.notify(spec.name, 1, deadline)
+        assert (await self.member(backend, spec, 1)).notice_deadline == deadline
+        nearer = deadline - timedelta(seconds=10)
+        await backend.notify(spec.name, 1, nearer)
+        assert (await self.member(backend, spec, 1)).notice_deadline == nearer
+        await backend.end(spec.name, 1)
+        await self.until_ended(backend, spec, 1)
+        assert utc_now() < nearer
+
     async def test_a_preemption_that_nobody_watched_is_known_with_its_exit_code(
         self, kubernetes, spec, tmp_path
     ):

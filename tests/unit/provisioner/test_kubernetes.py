@@ -245,6 +245,15 @@ class TestStatus:
         noticed = member(a_pod(ends_at=NOW, notice=NOW - timedelta(seconds=0.3)))
         assert (noticed.notice_deadline, noticed.notice_source) == (NOW - timedelta(seconds=0.3), "")
 
+    @pytest.mark.parametrize(("later", "expected"), [(-10, 20), (-40, -10), (0, None), (5, None)])
+    def test_a_shorter_grace_counts_from_the_first_deletion(self, later, expected):
+        pod = a_pod(ends_at=NOW, grace_seconds=30)
+        deadline, now = NOW + timedelta(seconds=later), NOW - timedelta(seconds=25)
+        assert pod.grace_until(deadline, now=now) == expected
+
+    def test_the_first_grace_is_the_time_that_is_left(self):
+        assert a_pod().grace_until(NOW, now=NOW - timedelta(seconds=25)) == 25.0
+
     def test_a_disruption_before_the_end_of_the_platforms_notice_is_one_more(self):
         pod = a_pod(ends_at=NOW, notice=NOW + timedelta(minutes=1), disruption="EvictionByEvictionAPI")
         assert (member(pod).notice_deadline, member(pod).notice_source) == (NOW, "eviction")
@@ -314,6 +323,7 @@ POD = {
         "annotations": {manifest.NOTICE: "2026-11-27T12:00:00.250000+00:00"},
         "creationTimestamp": "2026-11-27T11:59:00Z",
         "deletionTimestamp": "2026-11-27T12:00:01Z",
+        "deletionGracePeriodSeconds": 30,
         "finalizers": [manifest.UNRECORDED, "batch.kubernetes.io/job-tracking"],
     },
     "spec": {"nodeName": "k2"},
@@ -336,6 +346,7 @@ class TestParsing:
         assert (pod.attempt, pod.index, pod.host, pod.exit_code) == ("a-x-e1", 1, "k2", 143)
         assert pod.notice == NOW + timedelta(seconds=0.25)
         assert (pod.ends_at, pod.scheduled_at) == (NOW + timedelta(seconds=1), NOW - timedelta(seconds=30))
+        assert pod.grace_seconds == 30
         assert (pod.disruption, pod.is_recorded, pod.is_quiet) == ("PreemptionByScheduler", False, True)
 
     def test_a_pod_that_is_not_scheduled(self):

@@ -105,14 +105,17 @@ class KubernetesBackend:
         return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
-        """Delete the pod with the time that is left as its grace: nothing else makes a kubelet send SIGTERM."""
+        """Delete the pod with a grace until then, unless somebody has: nothing else makes a kubelet send SIGTERM."""
         _require_label(name)
-        await self._take(name, index, deadline)
+        for pod in await self._taken(name, index, deadline):
+            if (grace_seconds := pod.grace_until(deadline, now=utc_now())) is not None:
+                await self._delete(pod, grace_seconds)
 
     async def end(self, name: str, index: int) -> None:
         """The pod of a machine that nobody hears of stays; whoever stops the attempt waits for its fence."""
         _require_label(name)
-        await self._take(name, index, utc_now())
+        for pod in await self._taken(name, index, utc_now()):
+            await self._delete(pod, 0.0)
 
         async def is_quiet() -> bool:
             return all(pod.is_quiet for pod in await self._pods(name) if pod.index == index)
@@ -222,12 +225,11 @@ class KubernetesBackend:
         body = {"metadata": {"uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [manifest.UNRECORDED]}}
         await self._api.patch("pods", pod.name, body, how=STRATEGIC)
 
-    async def _take(self, name: str, index: int, deadline: datetime) -> None:
-        """End the node's pod at the deadline, and note that this is the platform's wish."""
+    async def _taken(self, name: str, index: int, deadline: datetime) -> list[Pod]:
+        """Note on the node's pod that the platform ends it at the deadline. Returns the pods that run."""
         note = {"metadata": {"annotations": {NOTICE: deadline.isoformat()}}}
-        for pod in await self._pods(name):
-            if pod.index == index and not pod.is_quiet and await self._api.patch("pods", pod.name, note):
-                await self._delete(pod, (deadline - utc_now()).total_seconds())
+        pods = [pod for pod in await self._pods(name) if pod.index == index and not pod.is_quiet]
+        return [pod for pod in pods if await self._api.patch("pods", pod.name, note)]
 
     async def _delete(self, pod: Pod, grace_seconds: float) -> None:
         await self._api.delete(

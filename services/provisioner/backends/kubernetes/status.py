@@ -43,6 +43,8 @@ class Pod:
     has_started: bool = False
     ends_at: datetime | None = None
     """When its grace ends; None while nobody has deleted it."""
+    grace_seconds: int = 0
+    """The grace that it was deleted with, which counts from when it was deleted first."""
     disruption: str = ""
     """Reason of its condition DisruptionTarget."""
     exit_code: int | None = None
@@ -55,6 +57,17 @@ class Pod:
     def is_quiet(self) -> bool:
         """Return whether nothing of it runs, and nothing will."""
         return self.phase in {"Succeeded", "Failed"} or (self.ends_at is not None and not self.host)
+
+    def grace_until(self, deadline: datetime, *, now: datetime) -> float | None:
+        """Return the grace in seconds with which a deletion ends it at the deadline; None where it ends by then.
+
+        Kubernetes counts a shorter grace from the first deletion, so what is left of the time would end it earlier.
+        """
+        if self.ends_at is None:
+            return (deadline - now).total_seconds()
+        if deadline >= self.ends_at:
+            return None
+        return (deadline - self.ends_at).total_seconds() + self.grace_seconds
 
     @property
     def is_asked(self) -> bool:
@@ -126,6 +139,7 @@ def parse_pod(content: Mapping[str, Any]) -> Pod:
         waiting_for=scheduled.get("message", "") if scheduled.get("status") == "False" else "",
         has_started=any("running" in state or "terminated" in state for state in containers),
         ends_at=_time(metadata.get("deletionTimestamp")),
+        grace_seconds=metadata.get("deletionGracePeriodSeconds") or 0,
         disruption=disruption.get("reason", "") if disruption.get("status") == "True" else "",
         exit_code=codes[0] if codes else None,
         notice=_time(notice),
