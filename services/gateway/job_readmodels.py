@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import accumulate
 from typing import Literal
 
 from schemas.base import Value
@@ -49,6 +50,17 @@ class CurvePoints(Row):
 
     steps: list[int]
     values: list[float]
+
+
+class StepTimes(Row):
+    """When steps were done."""
+
+    began_at: datetime | None
+    """When training began; None where no step is kept and no event says so, and where no step was asked for."""
+    seconds: list[float | None]
+    """From then to each step, in their order; None where neither the step nor one before it is kept."""
+    attempts: list[int | None]
+    """The newest attempt that did each of them."""
 
 
 JOB_TEXT = """concat_ws(' ', job_id, spec ->> 'suffix', spec ->> 'base_model', fine_tuned_model, dataset_id,
@@ -129,6 +141,25 @@ VALIDATION_CURVE = """
                     SELECT step, 2, coalesce(metrics ->> 'full_valid_loss', metrics ->> 'valid_loss')::float8
                       FROM checkpoint WHERE job_id = $1) AS measured
              WHERE loss IS NOT NULL ORDER BY step, preference) AS known"""
+# A step that was not recorded was done when the one before it was. A test's steps may be older than the events.
+TIMES_OF_STEPS = """
+    SELECT min(began.began_at) AS began_at,
+           coalesce(array_agg(extract(epoch FROM done.done_at - began.began_at)::float8 ORDER BY asked.number),
+                    '{}') AS seconds,
+           coalesce(array_agg(done.attempt ORDER BY asked.number), '{}') AS attempts
+      FROM unnest($2::int[]) WITH ORDINALITY AS asked (step, number)
+      LEFT JOIN LATERAL
+           (SELECT (metrics ->> 'time')::timestamptz AS done_at, attempt FROM step
+             WHERE job_id = $1 AND step <= asked.step ORDER BY step DESC LIMIT 1) AS done ON true
+     CROSS JOIN (SELECT least((SELECT created_at FROM job_event
+                                WHERE job_id = $1 AND type = 'JobRunning' ORDER BY id LIMIT 1),
+                              (SELECT (metrics ->> 'time')::timestamptz FROM step
+                                WHERE job_id = $1 ORDER BY step LIMIT 1)) AS began_at) AS began"""
+TOKENS_BETWEEN_STEPS = """
+    SELECT place, sum(tokens)::bigint AS tokens
+      FROM (SELECT width_bucket(step - 1, $2::int[]) AS place, (metrics ->> 'num_tokens')::bigint AS tokens FROM step
+             WHERE job_id = $1 AND step <= $3 OFFSET 0) AS known
+     GROUP BY place"""
 NEWEST_VALIDATION = """
     SELECT max(step)
       FROM (SELECT step FROM step WHERE job_id = $1 AND step > $2 AND validation IS NOT NULL
@@ -241,6 +272,22 @@ async def find_curve(database: Database, job_id: str, metric: str) -> CurvePoint
         points = await find(CurvePoints, database, CURVE, job_id, metric)
     assert points is not None, "an aggregate has one row"
     return points
+
+
+async def find_times_of_steps(database: Database, job_id: str, steps: Sequence[int]) -> StepTimes:
+    times = await find(StepTimes, database, TIMES_OF_STEPS, job_id, steps)
+    assert times is not None, "an aggregate has one row"
+    return times
+
+
+async def find_tokens_of_steps(database: Database, job_id: str, steps: Sequence[int]) -> list[int]:
+    """Return the tokens of all recorded steps up to and with each of these, which come in their order; an empty list
+    where none of those steps is kept."""
+    if not steps:
+        return []
+    rows = await database.fetch(TOKENS_BETWEEN_STEPS, job_id, steps, steps[-1])
+    tokens = {row["place"]: row["tokens"] for row in rows}
+    return [*accumulate(tokens.get(place, 0) for place in range(len(steps)))] if tokens else []
 
 
 async def find_newest_validation(database: Database, job_id: str, *, after: int) -> int | None:

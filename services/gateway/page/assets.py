@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,8 @@ VENDOR = "vendor"
 """Folder of the npm packages' files, which `make setup` copies and no repository has."""
 NEEDED = ("vendor/htmx.min.js", "vendor/uPlot.iife.min.js", "vendor/uPlot.min.css")
 DIGEST_CHARACTERS = 16
+IMPORT = re.compile(rb'(?<=from ")\./([\w./-]+)(?=")')
+"""A script of the page that another one imports, by its name."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,14 @@ def assets() -> Mapping[str, Asset]:
 
 def _read(path: Path) -> Asset:
     content = path.read_bytes()
+    if path.suffix == ".js":
+        content = IMPORT.sub(lambda match: _address_of(match[1].decode()).encode(), content)
     digest = hashlib.sha256(content).hexdigest()[:DIGEST_CHARACTERS]
     return Asset(content, gzip.compress(content, mtime=0), MEDIA_TYPES[path.suffix], digest)
+
+
+def _address_of(name: str) -> str:
+    return f"/static/{_read(FOLDER / name).digest}/{name}"
 
 
 def address(name: str) -> str:

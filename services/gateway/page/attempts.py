@@ -59,6 +59,8 @@ class Bar:
     left: float
     width: float
     title: str
+    begins_at: datetime
+    ends_at: datetime
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,15 @@ class Picture:
     begins_at: datetime
     ends_at: datetime
     num_left_out: int
+
+    @property
+    def periods(self) -> list[tuple[int, str, float, float]]:
+        """Attempt, kind, begin and end in seconds since 1970 of each bar."""
+        return [
+            (each.number, bar.kind, bar.begins_at.timestamp(), bar.ends_at.timestamp())
+            for each in self.attempts
+            for bar in each.bars
+        ]
 
     @property
     def words(self) -> str:
@@ -118,7 +129,7 @@ def drawn(events: Sequence[JobEvent], redone: Sequence[RedoneSteps], *, now: dat
         whole = (ends_at - begins_at) / timedelta(seconds=1) or 1.0
         left = (begin - begins_at) / timedelta(seconds=1) / whole * 100
         width = max(LEAST_WIDTH, (end - begin) / timedelta(seconds=1) / whole * 100)
-        return Bar(kind, round(min(left, 100 - width), 2), round(width, 2), title)
+        return Bar(kind, round(min(left, 100 - width), 2), round(width, 2), title, begin, end)
 
     def attempt(number: int) -> Attempt:
         bars = [

@@ -13,7 +13,7 @@ from services.gateway.errors import ApiError
 from services.gateway.job_readmodels import JobFilter
 from services.gateway.page import comparison, render, streams
 from services.gateway.page.comparison import MAX_RUNS
-from services.gateway.page.job import CHARTS, Metric
+from services.gateway.page.job import AXES, CHARTS, Metric
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.page.views import job_view
 from services.gateway.routes.jobs import job_of
@@ -47,6 +47,7 @@ async def compare(
         "compare.html.jinja",
         visitor,
         stream=stream if job_ids else None,
+        axes=AXES,
         charts={name: CHARTS[name] for name in COMPARED},
         offered=[job_view(row, now=now) for row in offered if row.job_id not in job_ids],
         max_runs=MAX_RUNS,

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isfinite
 
 POINTS_OF_A_PIXEL = 2
@@ -84,6 +85,19 @@ def bucket_size(steps: Sequence[int], pixels: int) -> int:
     while steps[-1] // every - steps[0] // every + 1 > pixels:
         every *= 2
     return every
+
+
+def onwards(seconds: Sequence[float | None]) -> list[float]:
+    """Never back: the clocks of two attempts' machines may differ. Zero before the first that is known; an empty list
+    where none is."""
+    if all(each is None for each in seconds):
+        return []
+    return [round(each, 1) for each in accumulate((each or 0.0 for each in seconds), max, initial=0.0)][1:]
+
+
+def breaks(attempts: Sequence[int | None]) -> list[int]:
+    """Return the places of points before which another attempt began: there was no training between the two."""
+    return [at for at in range(1, len(attempts)) if attempts[at] != attempts[at - 1]]
 
 
 Row = tuple[int, float, float | None, float | None, float]

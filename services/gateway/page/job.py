@@ -1,7 +1,7 @@
 """A job: its curves, timeline, logs, checkpoints and settings, live, and what may be done with it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,9 @@ CHARTS: Mapping[Metric, Mapping[str, str]] = {
     "tokens_per_second": {"title": "Speed", "unit": "tokens/s", "smooth": "0", "scale": "linear"},
     "memory_bytes": {"title": "Memory", "unit": "GiB", "smooth": "0", "scale": "linear"},
 }
+Axis = Literal["step", "time", "tokens"]
+AXES: Mapping[Axis, str] = {"step": "steps", "time": "time since training began", "tokens": "tokens"}
+"""What curves are drawn over."""
 MARKS = ("TrainingResumed", "TrainingStopped", "TrainingFailed")
 COMMANDS: Mapping[Action, Callable[..., Awaitable[job_responses.Job]]] = {
     "pause": jobs.pause,
@@ -134,6 +137,7 @@ async def _last_step(context: Gateway, job_id: str) -> int:
 def _point(step: job_responses.RecordedStep) -> dict[str, JsonValue]:
     valid = step.valid_loss if step.full_valid_loss is None else step.full_valid_loss
     point: dict[str, JsonValue] = {"step": step.step, "attempt": step.attempt, "valid_loss": valid}
+    point |= {"done_at": step.time.timestamp(), "num_tokens": step.num_tokens}
     return point | {name: getattr(step, name) for name in CHARTS if name != "valid_loss"}
 
 
@@ -160,12 +164,30 @@ async def curve(
     weight: Annotated[float, Query(ge=0, le=curves.MAX_WEIGHT)] = 0.0,
     first: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     last: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    x: Axis = "step",
 ) -> JSONResponse:
+    """`first`, `last`: steps, and buckets are of steps, whatever the curve is drawn over."""
     await job_of(visitor.principal, context, job_id)
     points = await job_readmodels.find_curve(context.service.database, job_id, metric)
     draw = partial(curves.curve, weight=weight, pixels=pixels, first=first, last=last)
     drawn = await asyncio.to_thread(draw, points.steps, points.values)
-    return JSONResponse(vars(drawn), headers={"cache-control": "no-store"})
+    answer = vars(drawn) | await _places(context, job_id, x, drawn.steps)
+    return JSONResponse(answer, headers={"cache-control": "no-store"})
+
+
+async def _places(context: Gateway, job_id: str, axis: Axis, steps: Sequence[int]) -> dict[str, Any]:
+    """Return where on the axis each bucket's last step is; an empty `x` where its steps are kept no more."""
+    database = context.service.database
+    if axis == "tokens":
+        return {"x": await job_readmodels.find_tokens_of_steps(database, job_id, steps)}
+    if axis == "step":
+        return {}
+    times = await job_readmodels.find_times_of_steps(database, job_id, steps)
+    return {
+        "x": curves.onwards(times.seconds),
+        "breaks": curves.breaks(times.attempts),
+        "began_at": times.began_at and times.began_at.timestamp(),
+    }
 
 
 @router.get("/jobs/{job_id}/log")
@@ -226,6 +248,7 @@ async def _curves(caller: Caller, context: Gateway, job_id: str, **options: Any)
     memory = row.preparation and row.preparation.device_memory_bytes
     return {
         "charts": CHARTS,
+        "axes": AXES,
         "marks": await _marks(context, job_id),
         "limits": {"memory_bytes": memory} if memory else {},
         "num_steps": row.num_steps,
@@ -241,10 +264,13 @@ async def _marks(context: Gateway, job_id: str) -> list[dict[str, JsonValue]]:
     marks: list[dict[str, JsonValue]] = []
     for event in events:
         certificate = event.data.get("certificate")
-        if isinstance(certificate, dict):
-            marks.append({"step": certificate["step"], "kind": "resumed", "text": event.message})
-        else:
-            marks.append({"step": event.data["last_step"], "kind": "stopped", "text": event.message})
+        kind, step = (
+            ("resumed", certificate["step"])
+            if isinstance(certificate, dict)
+            else ("stopped", event.data["last_step"])
+        )
+        mark = {"step": step, "kind": kind, "text": event.message, "at": event.created_at.timestamp()}
+        marks.append(mark)
     return marks
 
 

@@ -196,11 +196,14 @@ async def add_attempts(world: World, job_id: str, tenant: str) -> None:
         ],
     )  # fmt: skip
     await world.db.execute(
-        """UPDATE step SET first_attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 990 THEN 2 ELSE 3 END,
-                           attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 900 THEN 2 ELSE 3 END,
-                           metrics = metrics || jsonb_build_object('time', $2::timestamptz)
+        """UPDATE step
+              SET first_attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 990 THEN 2 ELSE 3 + (step > 1200)::int END,
+                  attempt = CASE WHEN step <= 600 THEN 1 WHEN step <= 900 THEN 2 ELSE 3 + (step > 1200)::int END,
+                  metrics = metrics || jsonb_build_object('time', $2::timestamptz + interval '1 min' *
+                      CASE WHEN step <= 600 THEN 11 + step * 30 / 600.0 WHEN step <= 900 THEN 52 + (step - 600) * 23 / 300.0
+                           WHEN step <= 1200 THEN 78 + (step - 900) * 10 / 300.0 ELSE 107 + (step - 1200) * 18 / 300.0 END)
             WHERE job_id = $1""",
-        job_id, begin + timedelta(minutes=82),
+        job_id, begin,
     )  # fmt: skip
 
 

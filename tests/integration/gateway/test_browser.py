@@ -1,5 +1,6 @@
 """The page in a real browser: nothing violates its policy, it is live, and it can be used by keyboard alone."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,44 @@ async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, 
         await world.record(later)
         value = page.locator("[data-metric=valid_loss] [data-value]")
         await expect(value).to_contain_text("1.250 at step 2,002")
+
+
+async def test_curves_are_drawn_over_what_the_address_says(world, shown, chromium):
+    job_id = await world.a_running_job()
+    await add_steps(world, job_id, 50)
+    async with browser.visiting(chromium, world) as page:
+        value = page.locator("[data-metric=loss] [data-value]")
+        await page.goto(f"/jobs/{job_id}")
+        await expect(value).to_contain_text("at step 50")
+        await page.locator("#x-axis").focus()
+        await page.keyboard.press("ArrowDown")
+        await expect(page).to_have_url(re.compile(r"\?x=time$"))
+        await expect(value).to_contain_text("at step 50, 1 min 0")
+        await expect(page.locator("#strip-legend")).to_be_visible()
+        await page.keyboard.press("ArrowDown")
+        await expect(value).to_contain_text("at step 50, 409,600 tokens")
+        await page.locator("#log-loss").check()
+        await page.locator("[data-metric=loss] .plot").focus()
+        await page.keyboard.press("Home")
+        await page.keyboard.press("+")
+        await expect(page).to_have_url(re.compile(r"\?x=tokens&y=log&from=0&to=14$"))
+        await page.reload()
+        await expect(value).to_contain_text("at step 14, 114,688 tokens")
+        await expect(page.locator("[data-metric=loss] [data-note]")).to_contain_text("log scale")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await world.record(StepsRecorded(job_id=job_id, tenant="demo", attempt=1, steps=(a_step(51),)))
+        await expect(page.locator("[data-metric=loss] [data-note]")).to_contain_text("1 new step after these")
+        await page.keyboard.press("r")
+        await expect(value).to_contain_text("at step 51")
+        await world.record(StepsRecorded(job_id=job_id, tenant="demo", attempt=1, steps=(a_step(52),)))
+        await expect(value).to_contain_text("at step 52")
+        await page.goto(f"/compare?runs={job_id},{shown.running}&x=time")
+        await expect(page.locator("[data-metric=loss] canvas")).to_be_visible()
+        await page.locator("[data-metric=loss] .plot").focus()
+        await page.keyboard.press("End")
+        await expect(value).to_contain_text(re.compile(r"^43 min \d+ s: 1 \d\.\d+, 2 \d"))
+        await page.get_by_role("link", name="make baseline").click()
+        await page.wait_for_url(f"**/compare?runs={shown.running},{job_id}&x=time")
 
 
 async def test_a_page_whose_gateway_restarts_says_so_and_catches_up(world, shown, chromium):

@@ -16,7 +16,9 @@ from tests.integration.gateway.pages import (
     HTML,
     NUM_STEPS,
     Shown,
+    add_attempts,
     add_many_jobs,
+    add_steps,
     csrf_in,
     heard,
     logged_in,
@@ -398,6 +400,28 @@ class TestCurves:
         assert len(drawn["steps"]) == len(drawn["smooth"]) <= 101
         whole = (await person.get(f"/jobs/{shown.running}/curve?metric=loss&pixels=4000")).json()
         assert (whole["every"], min(whole["last"])) == (1, min(drawn["low"]))
+
+    async def test_are_over_time_or_tokens_by_the_same_buckets(self, world, person):
+        job = await world.a_running_job()
+        await add_steps(world, job, 1_500)
+        await add_attempts(world, job, "demo")
+        path = f"/jobs/{job}/curve?metric=loss&pixels=100"
+        over = {name: (await person.get(f"{path}&x={name}")).json() for name in ("step", "time", "tokens")}
+        steps = over["step"]["steps"]
+        assert "x" not in over["step"]
+        assert steps == over["time"]["steps"] == over["tokens"]["steps"]
+        assert over["tokens"]["x"] == [8192 * step for step in steps]
+        assert (over["time"]["x"][0], over["time"]["x"][-1]) == (3.0, 114 * 60.0)
+        assert [steps[at - 1] for at in over["time"]["breaks"]] == [591, 895, 1199]
+        window = (await person.get(f"{path}&x=time&first=601&last=604")).json()
+        assert window["x"] == [41 * 60 + 4.6 * number for number in range(1, 5)]
+
+    async def test_over_time_are_empty_once_their_steps_are_kept_no_more(self, world, person):
+        job = await world.a_running_job()
+        await world.db.execute("DELETE FROM step WHERE job_id = $1", job)
+        for name in ("time", "tokens"):
+            drawn = (await person.get(f"/jobs/{job}/curve?metric=valid_loss&x={name}")).json()
+            assert (drawn["steps"], drawn["x"]) == ([10], []), "its checkpoint has the loss"
 
     async def test_of_validations_have_the_steps_that_were_validated(self, person, shown):
         drawn = (await person.get(f"/jobs/{shown.running}/curve?metric=valid_loss")).json()

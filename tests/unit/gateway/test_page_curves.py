@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from services.gateway.page.curves import bucket_size, curve, smoothed
+from services.gateway.page.curves import breaks, bucket_size, curve, onwards, smoothed
 
 NAN = float("nan")
 
@@ -77,3 +77,26 @@ def test_what_is_no_number_is_named_and_drawn_as_a_gap():
 
 def test_no_steps_make_no_curve():
     assert curve([], [], weight=0.6, pixels=100).steps == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "places"),
+    [
+        ([0.0, 1.24, 1.2, 5.0], [0.0, 1.2, 1.2, 5.0]),
+        ([3.0, 1.0, 4.0], [3.0, 3.0, 4.0]),
+        ([-0.3, 2.0], [0.0, 2.0]),
+        ([None, 2.0], [0.0, 2.0]),
+        ([None, None], []),
+        ([], []),
+    ],
+)
+def test_time_never_goes_back(seconds, places):
+    assert onwards(seconds) == places
+
+
+@pytest.mark.parametrize(
+    ("attempts", "places"),
+    [([1, 1, 2, 2, 4], [2, 4]), ([1, 1], []), ([None, 1], [1]), ([3], []), ([], [])],
+)
+def test_a_curve_over_time_is_interrupted_where_another_attempt_begins(attempts, places):
+    assert breaks(attempts) == places

@@ -1,4 +1,6 @@
 // Curves of a job: few enough points from the server, new steps from the stream, drawn by uPlot.
+import { axis, chosen, css, digits, gaps, keep, lines, moveCursor, places, plural, short, whole, words, xAxis } from "./axes.js";
+
 const charts = document.querySelector("#charts");
 const jobId = charts?.dataset.job;
 const marks = JSON.parse(charts?.dataset.marks ?? "[]");
@@ -7,22 +9,10 @@ const GIB = 2 ** 30;
 const SYNC = "job";
 const state = { first: 0, last: null, attempt: 0 };
 const views = [];
+const smooth = { on: document.querySelector("#smooth-on"), weight: document.querySelector("#smooth-weight") };
+const logLoss = document.querySelector("#log-loss");
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const scaleOf = (metric) => (metric === "memory_bytes" ? GIB : 1);
-function digits(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "";
-  if (value === 0) return "0";
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-  if (Math.abs(value) >= 0.001) return Number(value.toPrecision(4)).toString();
-  return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
-}
-// A value that is read, with four digits as elsewhere on the page; on an axis fewer may do.
-function exact(value) {
-  const short = digits(value);
-  return short && Math.abs(value) >= 0.001 && Math.abs(value) < 1000 ? value.toPrecision(4) : short;
-}
-const steps = (value) => value.toLocaleString("en");
 
 class View {
   constructor(element) {
@@ -37,17 +27,18 @@ class View {
   }
 
   get isLog() {
-    return this.element.dataset.scale === "log" || (this.metric.endsWith("loss") && document.querySelector("#log-loss").checked);
+    return this.element.dataset.scale === "log" || (this.metric.endsWith("loss") && logLoss.checked);
   }
 
   get smoothing() {
-    return this.weight && document.querySelector("#smooth-on").checked ? Number(document.querySelector("#smooth-weight").value) || 0 : 0;
+    return this.weight && smooth.on.checked ? Number(smooth.weight.value) || 0 : 0;
   }
 
   async load() {
-    const mine = ++this.asked;
+    const mine = ++this.asked, kind = axis.value;
     const url = new URL(`/jobs/${encodeURIComponent(jobId)}/curve`, location.href);
     const values = { metric: this.metric, pixels: Math.max(50, Math.round(this.plot.clientWidth - 60)), weight: this.smoothing };
+    if (kind !== "step") values.x = kind;
     if (state.last !== null) Object.assign(values, { first: state.first, last: state.last });
     for (const [name, value] of Object.entries(values)) url.searchParams.set(name, value);
     const answer = await fetch(url).catch(() => null);
@@ -56,88 +47,118 @@ class View {
       this.note.textContent = "This curve could not be loaded; the rest of the page goes on.";
       return;
     }
-    this.curve = await answer.json();
+    const curve = await answer.json();
+    if (mine !== this.asked) return;
+    Object.assign(this, { curve, kind, numNew: 0 });
     this.draw();
   }
 
   // A step that the stream brings goes into its bucket, as the server would put it.
-  add(step, raw) {
-    const curve = this.curve;
-    if (!curve || raw === null || raw === undefined || state.last !== null || step <= (curve.steps.at(-1) ?? 0)) return;
+  add(point) {
+    const curve = this.curve, { step } = point, raw = point[this.metric];
+    if (!curve || raw === null || raw === undefined || step <= (curve.steps.at(-1) ?? 0)) return;
+    if (state.last !== null) {
+      if (step > state.last) this.numNew += 1;
+      return;
+    }
+    const place = this.place(point);
+    if (place === null) return this.load();
     const weight = this.smoothing;
     curve.total = weight * curve.total + (1 - weight) * raw;
     curve.count += 1;
     curve.num_points += 1;
-    const smooth = weight ? curve.total / (1 - weight ** curve.count) : raw;
+    const shown = weight ? curve.total / (1 - weight ** curve.count) : raw;
     const at = curve.steps.length - 1;
     if (at > 0 && Math.floor(curve.steps[at] / curve.every) === Math.floor(step / curve.every)) {
       curve.steps[at] = step;
       curve.last[at] = raw;
       curve.low[at] = Math.min(curve.low[at] ?? raw, raw);
       curve.high[at] = Math.max(curve.high[at] ?? raw, raw);
-      curve.smooth[at] = smooth;
+      curve.smooth[at] = shown;
+      if (curve.x) curve.x[at] = place;
     } else {
       curve.steps.push(step);
-      for (const [name, value] of [["last", raw], ["low", raw], ["high", raw], ["smooth", smooth]]) curve[name].push(value);
+      curve.x?.push(place);
+      for (const [name, value] of [["last", raw], ["low", raw], ["high", raw], ["smooth", shown]]) curve[name].push(value);
     }
+  }
+
+  // Where a step that the stream brings is on the axis; null where only the server knows.
+  place({ step, done_at: doneAt, num_tokens: tokens }) {
+    const curve = this.curve, last = curve.x?.at(-1);
+    if (this.kind === "step") return step;
+    if (last === undefined) return null;
+    if (this.kind === "tokens") return step === curve.steps.at(-1) + 1 ? last + tokens : null;
+    return Math.max(last, doneAt - curve.began_at);
   }
 
   get data() {
     const by = scaleOf(this.metric), curve = this.curve;
     const positive = (value) => (value === null || (this.isLog && value <= 0) ? null : value / by);
-    return [curve.steps, ...["high", "low", this.smoothing ? "smooth" : "last"].map((name) => curve[name].map(positive))];
+    return [places(curve), ...["high", "low", this.smoothing ? "smooth" : "last"].map((name) => curve[name].map(positive))];
   }
 
   draw() {
     const curve = this.curve;
     this.describe();
-    if (!curve.steps.length) {
+    if (!places(curve).length) {
       this.chart?.destroy();
       this.chart = undefined;
       return;
     }
-    if (this.chart && this.chart.isLog === this.isLog) {
+    if (this.chart && this.chart.isLog === this.isLog && this.chart.kind === this.kind) {
       this.chart.setData(this.data);
       return;
     }
     this.chart?.destroy();
     this.chart = new uPlot(this.options(), this.data, this.plot);
-    this.chart.isLog = this.isLog;
+    Object.assign(this.chart, { isLog: this.isLog, kind: this.kind });
   }
 
   describe() {
     const curve = this.curve, unit = this.element.dataset.unit;
     const newest = curve.last.at(-1);
-    this.value.textContent = curve.steps.length ? `${exact((newest ?? NaN) / scaleOf(this.metric)) || "not a number"} at step ${steps(curve.steps.at(-1))}` : "";
-    const words = [curve.every > 1 ? `${steps(curve.num_points)} steps, ${curve.every} to a point with their least and greatest` : "every point"];
-    if (!curve.steps.length) words.splice(0, 1, this.metric === "valid_loss" ? "nothing measured on a validation file yet" : "nothing recorded yet");
-    if (this.smoothing) words.push(`smoothed ${this.smoothing}`);
-    if (curve.not_numbers.length) words.push(`${curve.not_numbers.length} steps are not a number, from step ${steps(curve.not_numbers[0])}`);
+    this.value.textContent = curve.steps.length ? this.reading(newest ?? NaN, curve.steps.length - 1, "not a number") : "";
+    const notes = [curve.every > 1 ? `${whole(curve.num_points)} steps, ${curve.every} to a point with their least and greatest` : "every point"];
+    if (!curve.steps.length) notes.splice(0, 1, this.metric === "valid_loss" ? "nothing measured on a validation file yet" : "nothing recorded yet");
+    else if (!places(curve).length) notes.splice(0, 1, "its steps are kept no more: choose steps as the axis");
+    if (this.numNew) notes.push(`${plural(this.numNew, "new step")} after these`);
+    if (this.smoothing) notes.push(`smoothed ${this.smoothing}`);
+    if (curve.not_numbers.length) notes.push(`not a number: ${plural(curve.not_numbers.length, "step")}, from step ${whole(curve.not_numbers[0])}`);
     if (this.isLog) {
       const hidden = curve.last.filter((value) => value !== null && value <= 0).length;
-      words.push(hidden ? `log scale, ${hidden} values of 0 and less not shown` : "log scale");
+      notes.push(hidden ? `log scale, ${plural(hidden, "value")} of 0 and less not shown` : "log scale");
     }
-    this.note.textContent = words.join("; ");
+    this.note.textContent = notes.join("; ");
     this.plot.setAttribute("aria-label", `${this.element.querySelector("h2 span").textContent}: ${this.value.textContent || "no values"}`);
     this.plot.title = unit;
   }
 
+  // A value, its step, and where that is on the axis.
+  reading(value, at, missing) {
+    const curve = this.curve, place = places(curve)[at];
+    const by = [`${digits(value / scaleOf(this.metric)) || missing} at step ${whole(curve.steps[at])}`];
+    if (this.kind !== "step" && place !== undefined) by.push(words(this.kind, place));
+    const period = this.kind === "time" && periods().findLast(([, , from]) => from - curve.began_at <= place);
+    if (period) by.push(`attempt ${period[0]}`);
+    return by.join(", ");
+  }
+
   options() {
-    const line = css("--run"), text = css("--muted"), grid = css("--line");
-    const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui" };
+    const line = css("--run");
     const isSparse = this.curve.steps.length < 40;
+    const hidden = (chart, series, first, last, known) => gaps(chart, this.curve, known);
     return {
       width: this.plot.clientWidth,
       height: this.plot.clientHeight,
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false }, points: { size: 6 } },
       legend: { show: false },
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range: this.isLog ? undefined : (chart, low, high) => uPlot.rangeNum(low, high, 0.08, false) } },
-      axes: [{ ...axis, size: 32, values: (chart, all) => all.map((value) => (Number.isInteger(value) ? steps(value) : "")) }, { ...axis, size: 60, values: (chart, all) => all.map((value) => (value === null ? "" : digits(value))) }],
+      axes: [xAxis(this.kind), { ...lines(), size: 60, values: (chart, all) => all.map(short) }],
       series: [
         {},
-        { stroke: "transparent", points: { show: false } },
-        { stroke: "transparent", points: { show: false } },
-        { stroke: line, width: 1.8, points: { show: isSparse, size: 5, fill: line } },
+        ...[0, 1].map(() => ({ stroke: "transparent", points: { show: false }, gaps: hidden })),
+        { stroke: line, width: 1.8, gaps: hidden, points: { show: isSparse, size: 5, fill: line } },
       ],
       bands: [{ series: [1, 2], fill: `${line}40` }],
       hooks: {
@@ -145,9 +166,9 @@ class View {
         setCursor: [(chart) => this.read(chart)],
         setSelect: [(chart) => {
           if (chart.select.width < 5) return;
-          const first = Math.floor(chart.posToVal(chart.select.left, "x")), last = Math.ceil(chart.posToVal(chart.select.left + chart.select.width, "x"));
+          const ends = [chart.select.left, chart.select.left + chart.select.width].map((left) => chart.posToVal(left, "x"));
           chart.setSelect({ width: 0, height: 0 }, false);
-          zoom(Math.max(0, first), last);
+          this.zoom(...ends);
         }],
       },
     };
@@ -156,7 +177,7 @@ class View {
   read(chart) {
     const at = chart.cursor.idx;
     if (at === null || at === undefined) return this.describe();
-    this.value.textContent = `${exact(chart.data[3][at]) || "none"} at step ${steps(chart.data[0][at])}`;
+    this.value.textContent = this.reading(this.curve[this.smoothing ? "smooth" : "last"][at] ?? NaN, at, "none");
   }
 
   mark(chart) {
@@ -164,8 +185,8 @@ class View {
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
     ctx.strokeStyle = css("--muted");
-    for (const { step, kind } of marks) {
-      const x = Math.round(chart.valToPos(step, "x", true));
+    for (const mark of marks) {
+      const { kind } = mark, place = this.placeOf(mark), x = place === null ? -1 : Math.round(chart.valToPos(place, "x", true));
       if (x < left || x > left + width) continue;
       ctx.setLineDash(kind === "stopped" ? [4 * devicePixelRatio, 4 * devicePixelRatio] : []);
       ctx.beginPath();
@@ -173,6 +194,7 @@ class View {
       ctx.lineTo(x + (kind === "resumed" ? 2 * devicePixelRatio : 0), top + height);
       ctx.stroke();
     }
+    if (this.kind === "time") this.drawAttempts(chart);
     const limit = limits[this.metric];
     if (limit) {
       const y = chart.valToPos(limit / scaleOf(this.metric), "y", true);
@@ -186,56 +208,116 @@ class View {
     ctx.restore();
   }
 
-  key(event) {
-    if (!this.chart) return;
-    const chart = this.chart, all = chart.data[0], at = chart.cursor.idx ?? all.length - 1;
-    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 }[event.key];
-    if (to !== undefined) {
-      const step = all[Math.min(Math.max(to, 0), all.length - 1)];
-      chart.setCursor({ left: chart.valToPos(step, "x"), top: 10 });
-      event.preventDefault();
-    } else if (event.key === "+" || event.key === "-") {
-      const [low, high] = [all[0], all.at(-1)], middle = all[at] ?? high, half = ((high - low) * (event.key === "+" ? 0.5 : 2)) / 2;
-      zoom(Math.max(0, Math.floor(middle - half)), Math.ceil(middle + half));
-      event.preventDefault();
+  placeOf({ step, at }) {
+    const { steps, x, began_at: beganAt } = this.curve;
+    if (this.kind === "step") return step;
+    if (this.kind === "time") return at - beganAt;
+    return x[steps.findIndex((each) => each >= step)] ?? null;
+  }
+
+  // The attempts of the table below as a strip under the curve, on its axis; what goes on goes on to its end.
+  drawAttempts(chart) {
+    const { ctx } = chart, { left, top, width, height } = chart.bbox, begin = this.curve.began_at;
+    const shown = periods(), newest = Math.max(...shown.map(([, , , end]) => end));
+    const y = top + height + 2 * devicePixelRatio, high = 7 * devicePixelRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, y, width, high);
+    ctx.clip();
+    for (const [, kind, from, to] of shown) {
+      const isOpen = to === newest && document.body.dataset.stream;
+      const [x, end] = [from, to].map((at) => chart.valToPos(at - begin, "x", true));
+      const last = isOpen ? left + width : end;
+      if (kind === "again") hatch(ctx, x, last, y, high);
+      else {
+        ctx.fillStyle = css(FILLS[kind] ?? "--hover");
+        ctx.fillRect(x, y, Math.max(1, last - x), high);
+      }
     }
+    ctx.restore();
+  }
+
+  key(event) {
+    if (!this.chart || moveCursor(this.chart, event) || !["+", "-"].includes(event.key)) return;
+    const { steps } = this.curve, middle = steps[this.chart.cursor.idx ?? steps.length - 1];
+    const half = ((steps.at(-1) - steps[0]) * (event.key === "+" ? 0.5 : 2)) / 2;
+    zoom(Math.max(0, Math.floor(middle - half)), Math.ceil(middle + half));
+    event.preventDefault();
+  }
+
+  // From one place on the axis to another, which are the steps that lie between.
+  zoom(from, to) {
+    const { steps } = this.curve, all = places(this.curve);
+    if (this.kind === "step") return zoom(Math.max(0, Math.floor(from)), Math.ceil(to));
+    const first = Math.max(0, all.findIndex((place) => place >= from));
+    zoom(steps[first], steps[Math.max(first, all.findLastIndex((place) => place <= to))]);
   }
 }
 
+const FILLS = { running: "--run", provisioning: "--edge", stopping: "--run-2", evaluating: "--run-6", paused: "--warn" };
+const periods = () => JSON.parse(document.querySelector(".attempts")?.dataset.periods ?? "[]");
+function hatch(ctx, from, to, y, high) {
+  ctx.strokeStyle = css("--card");
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.setLineDash([]);
+  ctx.beginPath();
+  for (let x = from; x < to; x += 5 * devicePixelRatio) { ctx.moveTo(x, y + high); ctx.lineTo(Math.min(to, x + high), y); }
+  ctx.stroke();
+}
+
 let waiting;
+const load = () => views.forEach((view) => view.load());
 function zoom(first, last) {
   Object.assign(state, { first, last });
+  keep({ from: last === null ? null : first, to: last });
   clearTimeout(waiting);
-  waiting = setTimeout(() => views.forEach((view) => view.load()), 150);
+  waiting = setTimeout(load, last === null ? 0 : 150);
 }
-const whole = () => { Object.assign(state, { first: 0, last: null }); views.forEach((view) => view.load()); };
+const all = () => zoom(0, null);
 const redraw = () => views.forEach((view) => { if (view.curve) { view.chart?.destroy(); view.chart = undefined; view.draw(); } });
 
+// What the address says; a number that is none is as if it were not there.
+function restore() {
+  const [from, to, weight] = ["from", "to", "smooth"].map((name) => (/^\d+(\.\d+)?$/.test(chosen(name) ?? "") ? Number(chosen(name)) : null));
+  if (Number.isInteger(from) && Number.isInteger(to) && from < to) Object.assign(state, { first: from, last: to });
+  if (weight !== null && weight <= Number(smooth.weight.max)) smooth.weight.value = weight;
+  smooth.on.checked = chosen("smooth") !== "off";
+  logLoss.checked = chosen("y") === "log";
+}
+
+const showLegend = () => { document.querySelector("#strip-legend").hidden = axis.value !== "time"; };
+
 if (charts && window.uPlot) {
+  restore();
   for (const element of charts.querySelectorAll("[data-metric]")) views.push(new View(element));
   (async () => { for (const view of views) await view.load(); })();
-  charts.addEventListener("dblclick", whole);
-  document.querySelector("#reset-zoom").addEventListener("click", whole);
-  document.querySelector("#smooth-on").addEventListener("change", () => views.forEach((view) => view.load()));
-  document.querySelector("#smooth-weight").addEventListener("change", () => views.forEach((view) => view.load()));
-  document.querySelector("#log-loss").addEventListener("change", redraw);
+  charts.addEventListener("dblclick", all);
+  document.querySelector("#reset-zoom").addEventListener("click", all);
+  axis.addEventListener("change", () => { load(); showLegend(); });
+  showLegend();
+  for (const field of Object.values(smooth)) field.addEventListener("change", () => {
+    const isDefault = smooth.on.checked && smooth.weight.value === smooth.weight.defaultValue;
+    keep({ smooth: isDefault ? null : smooth.on.checked ? smooth.weight.value : "off" });
+    load();
+  });
+  logLoss.addEventListener("change", () => { keep({ y: logLoss.checked ? "log" : null }); redraw(); });
   document.addEventListener("theme", redraw);
   let size;
-  addEventListener("resize", () => { clearTimeout(size); size = setTimeout(() => { redraw(); views.forEach((view) => view.load()); }, 200); });
-  document.addEventListener("stream:redraw", () => views.forEach((view) => view.load()));
+  addEventListener("resize", () => { clearTimeout(size); size = setTimeout(() => { redraw(); load(); }, 200); });
+  document.addEventListener("stream:redraw", load);
   document.addEventListener("stream:steps", ({ detail }) => {
     document.querySelector("#no-steps")?.remove();
     const hidden = document.querySelector("#curves[hidden]");
     if (hidden) {
       hidden.hidden = false;
-      return views.forEach((view) => view.load());
+      return load();
     }
     // An attempt that resumed made steps again: what is drawn of them is the newest attempt's.
     const attempt = detail.at(-1).attempt, isNew = state.attempt && attempt !== state.attempt;
     state.attempt = attempt;
-    if (isNew) return views.forEach((view) => view.load());
+    if (isNew) return load();
     for (const view of views) {
-      for (const point of detail) view.add(point.step, point[view.metric]);
+      for (const point of detail) view.add(point);
       if (view.curve) view.draw();
     }
   });
@@ -246,8 +328,8 @@ if (charts && window.uPlot) {
   });
   document.addEventListener("keydown", (event) => {
     if (!document.querySelector("#single-keys")?.checked || event.target.closest("input,select,textarea,dialog") || event.ctrlKey || event.metaKey) return;
-    if (event.key === "r") whole();
-    if (event.key === "s") document.querySelector("#smooth-on").click();
-    if (event.key === "l") document.querySelector("#log-loss").click();
+    if (event.key === "r") all();
+    if (event.key === "s") smooth.on.click();
+    if (event.key === "l") logLoss.click();
   });
 }
