@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.capabilities import BaseCapabilities
+from schemas.numbers import plural
 from schemas.specification import DatasetFormat, DatasetSpec, Method, Weights, canonical_sha256
 
 
@@ -88,20 +89,21 @@ class DatasetCounts(Value):
     @property
     def summary(self) -> str:
         """One sentence for people: rows kept of the training file, and the problems in it."""
-        counts = [f"{self.rejected_rows} bad", f"{self.exact_duplicates} exact duplicates"]
-        counts += [f"{self.near_duplicates} near duplicates", f"{self.contaminated_rows} contaminated"]
+        counts = [f"{self.rejected_rows:,} bad", plural(self.exact_duplicates, "exact duplicate")]
+        counts += [plural(self.near_duplicates, "near duplicate"), f"{self.contaminated_rows:,} contaminated"]
         if self.contaminated_by_source:
             counts[-1] += f" by {_listed(self.contaminated_by_source)}"
         # Older writers did not count the file's rows.
-        of = f" of {self.training_file_rows}" if self.training_file_rows else ""
+        kept_of = f"{self.rows - self.safety_rows:,} of " if self.training_file_rows else ""
         leaks = f"; rows of the gate's own sources are trained on: {_listed(self.kept_leaks)}"
-        mix = f"; {self.safety_rows} rows of the safety mix added" if self.safety_rows else ""
-        kept = f"kept {self.rows - self.safety_rows}{of} rows: {', '.join(counts)}{mix}"
+        mix = f"; {plural(self.safety_rows, 'row')} of the safety mix added" if self.safety_rows else ""
+        rows = plural(self.training_file_rows or self.rows - self.safety_rows, "row")
+        kept = f"kept {kept_of}{rows}: {', '.join(counts)}{mix}"
         return kept + (leaks if self.kept_leaks else "")
 
 
 def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 
 
 class DatasetFiles(Value):

@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from schemas.capabilities import BaseCapabilities
 from schemas.elastic import sizes_of
 from schemas.gate import GateSpec
+from schemas.numbers import plural
 from schemas.recipe_rules import SHARDED, SUPERVISED, WORDS, Refusal, check_choices, check_numbers
 from schemas.specification import (
     WEIGHTS_OF_METHOD,
@@ -61,10 +62,10 @@ class Row:
         )
 
     def __str__(self) -> str:
-        nodes, devices = _span(self.nodes), _span(self.devices_per_node)
+        nodes, devices = _span(self.nodes, "node"), _span(self.devices_per_node, "device")
         precisions = " or ".join(sorted(self.precisions))
         methods = " or ".join(self.methods)
-        gang = f"{nodes} node(s) with {devices} device(s) each in {precisions}{_by(self.sharding)}"
+        gang = f"{nodes} with {devices} each in {precisions}{_by(self.sharding)}"
         return f"{methods} of {WORDS[self.weights]}{_beside(self.quantization == 'nf4')} on {gang}"
 
 
@@ -117,7 +118,9 @@ def _check_sizes(spec: JobSpec, rows: Sequence[Row]) -> Refusal | None:
         smaller = spec.model_copy(update={"resources": resources})
         if refusal := _check_stage(smaller, rows):
             least = spec.resources.min_nodes
-            message = f"resources.min_nodes is {least}, so an attempt may have {resources.nodes} node(s): "
+            message = (
+                f"resources.min_nodes is {least}, so an attempt may have {plural(resources.nodes, 'node')}: "
+            )
             return replace(refusal, message=message + refusal.message)
     return None
 
@@ -272,9 +275,9 @@ def _layer_of(pattern: str) -> int:
 def _not_covered(spec: JobSpec, rows: Sequence[Row]) -> Refusal:
     request = spec.resources
     combination = (
-        f"{spec.recipe.method} of {WORDS[spec.recipe.kind]}{_beside(spec.recipe.is_quantized)} on {request.nodes} "
-        f"node(s) with {request.devices_per_node} device(s) each in {spec.recipe.precision}"
-        f"{_by(spec.recipe.sharded.library)}"
+        f"{spec.recipe.method} of {WORDS[spec.recipe.kind]}{_beside(spec.recipe.is_quantized)} on "
+        f"{plural(request.nodes, 'node')} with {plural(request.devices_per_node, 'device')} each in "
+        f"{spec.recipe.precision}{_by(spec.recipe.sharded.library)}"
     )
     nearest = min(rows, key=lambda row: _distance(row, spec))
     message = f"{combination} is in no row of compatibility table {VERSION}. Nearest that works: {nearest}"
@@ -299,5 +302,7 @@ def _gap(allowed: range, number: int) -> int:
     return max(allowed.start - number, number - (allowed.stop - 1), 0)
 
 
-def _span(allowed: range) -> str:
-    return str(allowed.start) if len(allowed) == 1 else f"{allowed.start} to {allowed.stop - 1}"
+def _span(allowed: range, noun: str) -> str:
+    return (
+        plural(allowed.start, noun) if len(allowed) == 1 else f"{allowed.start} to {allowed.stop - 1} {noun}s"
+    )

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from schemas.base import CapacityType, DeviceKind
+from schemas.numbers import plural
 from schemas.specification import Resources
 
 CAPACITY_TYPES: Mapping[str, tuple[CapacityType, ...]] = {
@@ -153,8 +154,8 @@ def demand(asked: Resources, needed: DeviceKind | None) -> str:
 
 def size(asked: Resources) -> str:
     if asked.nodes == 1:
-        return f"{asked.devices_per_node} device(s) of one node"
-    return f"{asked.nodes} whole nodes with {asked.devices_per_node} device(s) each"
+        return f"{plural(asked.devices_per_node, 'device')} of one node"
+    return f"{asked.nodes} whole nodes with {plural(asked.devices_per_node, 'device')} each"
 
 
 def leases_in_words(leases: Iterable[Leased]) -> str:

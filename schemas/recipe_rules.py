@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from schemas.base import DeviceKind
+from schemas.numbers import plural
 from schemas.specification import (
     DEFAULT_DECAY_RATIO,
     WEIGHTS_OF_METHOD,
@@ -239,7 +240,7 @@ def _of_batch(spec: JobSpec) -> Refusal | None:
     message = (
         f"batch_size {batch} leaves {request.num_devices - batch} of {request.num_devices} devices without work at "
         f"every step. Nearest that works: batch_size {request.num_devices} (or auto) with the same resources, or "
-        f"batch_size {batch} on {nodes} node(s) with {batch // nodes} device(s) each"
+        f"batch_size {batch} on {plural(nodes, 'node')} with {plural(batch // nodes, 'device')} each"
     )
     return Refusal("batch_too_small", message, "recipe.batch_size")
 

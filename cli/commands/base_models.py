@@ -7,6 +7,7 @@ from cli.commands.times import shown_duration
 from schemas.capabilities import BaseCapabilities
 from schemas.compatibility import methods_for
 from schemas.model import NO_TEMPLATE_SHA256, BaseModelRegistered
+from schemas.numbers import plural
 
 BYTES_PER_VALUE = 2
 """Bytes of a number that is 16 bits wide."""
@@ -39,7 +40,7 @@ def described_estimate(estimate: Mapping[str, Any]) -> str:
     pool = f" of pool {estimate['pool']}" if estimate["pool"] else ""
     return (
         f"memory: about {_gib(estimate['total_bytes'])} of each GPU{pool} with {how}{offload}, "
-        f"{estimate['micro_batch_size']} window(s) of {estimate['max_seq_length']:,} tokens at a time"
+        f"{plural(estimate['micro_batch_size'], 'window')} of {estimate['max_seq_length']:,} tokens at a time"
     )
 
 
@@ -51,7 +52,8 @@ def described_time(estimate: Mapping[str, Any]) -> str:
     return (
         f"time and cost in pool {estimate['pool']}: about {shown_duration(seconds['expected'])} "
         f"({shown_duration(seconds['low'])} to {shown_duration(seconds['high'])}), {cost['expected']} US dollars "
-        f"({cost['low']} to {cost['high']}), by {estimate['attempts']} attempt(s) {ALIKE[estimate['alike']]}{off}"
+        f"({cost['low']} to {cost['high']}), by {plural(estimate['attempts'], 'attempt')} "
+        f"{ALIKE[estimate['alike']]}{off}"
     )
 
 

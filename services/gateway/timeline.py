@@ -17,6 +17,7 @@ from schemas import (
     training,
 )
 from schemas.base import CommandRefused, Message
+from schemas.numbers import money, plural
 
 BundleFact = (
     training.CheckpointWritten
@@ -65,7 +66,7 @@ def _cost(event: cost.CostAccrued) -> Sentence:
     why = event.failure_class.value if event.failure_class else ""
     free = f", which is not charged ({why})" if event.charged == 0 and event.cost > 0 else ""
     total = event.total if event.charged_total is None else event.charged_total
-    return "info", f"attempt {event.attempt} cost {event.cost} USD{free}; {total} USD charged so far"
+    return "info", f"attempt {event.attempt} cost {money(event.cost)}{free}; {money(total)} charged so far"
 
 
 def _written(event: training.CheckpointWritten) -> Sentence:
@@ -99,7 +100,7 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     job.JobQueued: lambda e: ("info", f"queued: {e.waiting_for}"),
     job.JobScheduled: lambda e: (
         "info",
-        f"attempt {e.attempt} scheduled on {e.nodes} node(s) of pool {e.pool}"
+        f"attempt {e.attempt} scheduled on {plural(e.nodes, 'node')} of pool {e.pool}"
         + (f" for stage {e.stage.number} of {e.stage.num_stages}" if e.stage else "")
         + (f", resuming from step {e.resume.step}" if e.resume else ""),
     ),
@@ -125,14 +126,14 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
         "info",
         f"in the queue of pool {e.pool}'s cluster" + (f": {e.waiting_for}" if e.waiting_for else ""),
     ),
-    node.NodesProvisioned: lambda e: ("info", f"{len(e.nodes)} node(s) of pool {e.pool} are starting"),
+    node.NodesProvisioned: lambda e: ("info", f"starting: {plural(len(e.nodes), 'node')} of pool {e.pool}"),
     node.ProvisioningFailed: lambda e: ("warn", f"no nodes: {e.message}"),
     node.NodePreempted: lambda e: ("warn", f"node {e.node_id} is taken back at {e.deadline:%H:%M:%S}"),
     node.NodeLost: lambda e: ("warn", f"node {e.node_id} is lost: {e.message}"),
-    node.NodesReleased: lambda e: ("info", f"{len(e.nodes)} node(s) released"),
+    node.NodesReleased: lambda e: ("info", f"{plural(len(e.nodes), 'node')} released"),
     training.TrainingStarted: lambda e: (
         "info",
-        f"all {len(e.members)} runner(s) are ready; training starts",
+        f"{plural(len(e.members), 'runner')} ready; training starts",
     ),
     training.TrainingPrepared: _prepared,
     training.TrainingResumed: _certificate,
@@ -158,7 +159,7 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     ),
     sweep.SweepEnded: lambda e: (
         "info" if e.state is sweep.SweepState.SUCCEEDED else "warn",
-        f"sweep {e.state.value} after {e.num_trials} trial(s): {e.message}",
+        f"sweep {e.state.value} after {plural(e.num_trials, 'trial')}: {e.message}",
     ),
     sweep.TrialChosen: lambda e: ("info", "the best trial of its sweep: goes to the gate"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
@@ -177,7 +178,10 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
         "info",
         f"deployment to {e.slot} approved (generation {e.generation})",
     ),
-    deployment.DeploymentReady: lambda e: ("info", f"{e.slot} is served by {len(e.replicas)} replica(s)"),
+    deployment.DeploymentReady: lambda e: (
+        "info",
+        f"{e.slot} is served by {plural(len(e.replicas), 'replica')}",
+    ),
     deployment.DeploymentFailed: lambda e: ("error", f"{e.slot} could not be deployed: {e.reason}"),
     cost.CostAccrued: _cost,
     cost.BudgetReached: lambda e: ("warn", f"budget reached in attempt {e.attempt}: {e.message}"),

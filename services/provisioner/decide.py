@@ -20,6 +20,7 @@ from schemas.node import (
     NodesReleased,
     ProvisioningFailed,
 )
+from schemas.numbers import plural
 from schemas.placement import best_fit, leases_in_words, taken_per_node
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.machines import Failure, avoided
@@ -389,8 +390,8 @@ def _why_not(event: JobScheduled, pool: Pool | None) -> tuple[str, str] | None:
         request = f"{event.devices_per_node} devices per node asked"
         return "too_many_devices", f"{request}, pool {pool.name} has {pool.devices_per_node}"
     if _machines(event, pool) is None:
-        request = f"{event.nodes} node(s) of {taken_per_node(event, pool)} device(s) asked"
-        where = f" on machine(s) {', '.join(map(str, event.machines))}" if event.machines else ""
+        request = f"{plural(event.nodes, 'node')} of {plural(taken_per_node(event, pool), 'device')} asked"
+        where = f", machines {', '.join(map(str, event.machines))}" if event.machines else ""
         left_to_jobs = pool.free_for_jobs.items()
         free = ", ".join(f"{left} on machine {machine}" for machine, left in left_to_jobs if left)
         leased = leases_in_words(lease for lease in pool.capacity.leases if lease.machine is None)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from schemas.base import Message
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseDevices, LeaseEnd
+from schemas.numbers import plural
 from schemas.placement import best_fit, left_by_waiting
 from services.provisioner.model import (
     PROGRAMS,
@@ -48,7 +49,7 @@ def on_asked(
         return _new(command, pool, now), ()
     if (known.pool, known.num_devices) != (command.pool, command.devices):
         message = (
-            f"lease {known.lease_id} is of {known.num_devices} device(s) of pool {known.pool}, found "
+            f"lease {known.lease_id} is of {plural(known.num_devices, 'device')} of pool {known.pool}, found "
             f"{command.devices} of {command.pool}"
         )
         raise Refused("lease_differs", message, subject_id=known.lease_id)
@@ -101,7 +102,7 @@ def on_released(lease: Lease) -> Lease:
 
 def queued(lease: Lease, pool: Pool) -> DeviceLeaseQueued:
     """Say what a lease waits for that was not served at once."""
-    place = f"{lease.num_devices} device(s) of one machine of pool {pool.name}"
+    place = f"{plural(lease.num_devices, 'device')} of one machine of pool {pool.name}"
     return waits(lease, f"{place}: {_holders(pool)}")
 
 

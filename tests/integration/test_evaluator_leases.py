@@ -77,7 +77,7 @@ async def test_scoring_waits_for_a_device_as_people_see_and_gives_it_back(
     delayed = await world.until(
         lambda event: isinstance(event, Delayed) and event.subject_id == job.job_id, "the wait"
     )
-    assert delayed.waiting_for == "1 device(s) of one machine of pool place: 1 held by serving"
+    assert delayed.waiting_for == "1 device of one machine of pool place: 1 held by serving"
     [queued] = leases_of(attempts, DeviceLeaseQueued, job.job_id, world)
     assert (queued.holder, queued.purpose) == ("evaluator", "scoring")
     assert leases_of(attempts, DevicesLeased, job.job_id, world) == []

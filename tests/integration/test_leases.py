@@ -118,7 +118,7 @@ async def test_a_lease_waits_for_training_and_goes_before_the_next_job(
         await attempts.until(scheduled.job_id, NodesProvisioned)
     lease = await ask(attempts, purpose="scoring")
     queued = await attempts.until(lease, DeviceLeaseQueued)
-    assert queued.waiting_for == "1 device(s) of one machine of pool shared: 2 held by jobs"
+    assert queued.waiting_for == "1 device of one machine of pool shared: 2 held by jobs"
     waiting = (LeasedDevices(purpose="scoring", devices=1),)
     await attempts.until("shared", PoolCapacityChanged, free_devices=0, leases=waiting)
 
@@ -236,7 +236,7 @@ async def test_a_job_waits_while_serving_holds_its_devices_and_says_so(
     job_id = await submit(attempts, devices_per_node=1)
     position = await queue.until_any(job_id, "QueuePositionChanged")
     assert position.waiting_for == (
-        "waits for 1 device(s) of one node (spot-first): shared has 0 of 2 device(s) free "
+        "waits for 1 device of one node (spot-first): shared has 0 of 2 devices free "
         "(1 held by scoring, 1 held by serving)"
     )
     assert position.estimated_start is None

@@ -190,7 +190,7 @@ async def test_a_job_from_submission_to_success(play: Play):
     await play.until("JobSubmitted")
     await play.voice.say("ingest", play.ready())
     queued = await play.until("JobSubmitted", "JobQueued")
-    assert "no pool can hold 1 device(s) of one node" in queued.waiting_for
+    assert "no pool can hold 1 device of one node" in queued.waiting_for
     assert queued.num_steps == 600
     await play.voice.say("provisioner", play.capacity(1))
     scheduled = await play.until(*SUBMITTED)
@@ -326,7 +326,7 @@ async def test_the_position_of_a_waiting_job_is_published(play: Play, stack: Sta
             await places.until(job_id, "QueuePositionChanged")
         place = places.last(first).position
         assert places.last(second).position == place + 1
-        assert "0 of 1 device(s) free" in places.last(second).waiting_for
+        assert "0 of 1 device free" in places.last(second).waiting_for
         await play.voice.say("gateway", CancelJob(job_id=first, tenant=TENANT))
         moved = await places.until(second, "QueuePositionChanged", "QueuePositionChanged")
         assert moved.position == place
@@ -351,7 +351,7 @@ async def test_a_job_waits_while_its_tenant_has_all_devices_that_it_may(
             await play.heard.until(job_id, *(SUBMITTED if job_id == first else SUBMITTED[:2]))
         place = await places.until(second, "QueuePositionChanged")
         assert (place.position, place.reason) == (None, WaitReason.QUOTA)
-        assert place.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
+        assert place.waiting_for.endswith("its tenant has 1 device of 1 that it may have at once")
     await play.voice.say("gateway", LimitDevices(tenant=tenant, devices=None))
     await play.heard.until(second, *SUBMITTED)
 
@@ -362,7 +362,7 @@ async def test_a_second_job_of_the_same_configuration_names_the_first(play: Play
     await play.voice.say("gateway", play.submission(job_id=twin))
     queued = await play.heard.until(twin, "JobSubmitted", "JobQueued")
     assert queued.duplicate_of is not None
-    assert "0 of 1 device(s) free" in queued.waiting_for
+    assert "0 of 1 device free" in queued.waiting_for
 
 
 async def test_what_cannot_run_is_refused_by_name(play: Play):

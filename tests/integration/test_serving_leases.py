@@ -87,7 +87,7 @@ async def test_a_replica_waits_for_training_and_gives_its_devices_back_when_it_i
         lease = await lease_of(database, world)
         queued = await attempts.until(lease, DeviceLeaseQueued)
         assert (queued.holder, queued.purpose, queued.devices) == ("serving_controller", "serving", 2)
-        assert queued.waiting_for == "2 device(s) of one machine of pool places: 1 held by jobs"
+        assert queued.waiting_for == "2 devices of one machine of pool places: 1 held by jobs"
         assert world.engines.starts_of(world.pool) == []
 
         await attempts.stop(job, seconds=0)

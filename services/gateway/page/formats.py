@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
 
+from schemas import numbers
 from schemas.placement import leases_in_words
 
 UNKNOWN = "unknown"
@@ -12,8 +13,8 @@ UNKNOWN = "unknown"
 NONE = "–"
 """For what does not apply."""
 
+plural = numbers.plural
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-CENT = Decimal("0.01")
 
 
 def setting(value: object) -> str:
@@ -89,13 +90,7 @@ def size(num_bytes: int | None) -> str:
 
 
 def money(dollars: Decimal | str | None) -> str:
-    """US dollars. What is more than nothing and less than a cent is no `$0.00`."""
-    if dollars is None:
-        return UNKNOWN
-    amount = Decimal(dollars)
-    if 0 < amount < CENT:
-        return "under $0.01"
-    return f"${amount.quantize(CENT):,}"
+    return UNKNOWN if dollars is None else numbers.money(Decimal(dollars))
 
 
 def duration(seconds: float | None) -> str:
@@ -154,10 +149,6 @@ def ago(time: datetime, *, now: datetime) -> str:
         if seconds >= unit:
             return f"{int(seconds // unit)} {name} ago"
     raise AssertionError("five seconds and more are some seconds")
-
-
-def plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def short(digest: str | None) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from schemas.job import QueuePositionChanged, WaitReason
+from schemas.numbers import plural
 from schemas.placement import taken, taken_per_node
 from schemas.specification import Tier
 from services.scheduler.decide.candidate import Candidate
@@ -156,8 +157,8 @@ def _share(tenant: str, ledger: Ledger) -> str:
     """What its rank follows from."""
     dominant = ledger.dominant_type_of(tenant)
     if dominant is None:
-        return f"0 of {sum(ledger.devices.values())} device(s)"
-    there = f"{ledger.devices_held[tenant][dominant]} of {ledger.devices[dominant]} device(s)"
+        return f"0 of {plural(sum(ledger.devices.values()), 'device')}"
+    there = f"{ledger.devices_held[tenant][dominant]} of {plural(ledger.devices[dominant], 'device')}"
     if len(ledger.devices) == 1:
         return there
     return f"{there} in {', '.join(pool.name for pool in ledger.pools if pool.device_type == dominant)}"

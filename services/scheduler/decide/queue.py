@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from schemas.numbers import plural
 from schemas.placement import (
     CAPACITY_TYPES,
     Requirements,
@@ -190,7 +191,7 @@ def why_waiting(candidate: Candidate, ledger: Ledger, *, now: datetime) -> str:
         held, limit = ledger.held_by(candidate.tenant), ledger.device_limits[candidate.tenant]
         if not limit:
             return f"{request}: its tenant may have none now, by its quota or for the budget of its month is used up"
-        return f"{request}: its tenant has {held} device(s) of {limit} that it may have at once"
+        return f"{request}: its tenant has {plural(held, 'device')} of {limit} that it may have at once"
     if all(_had_no_capacity(candidate, pool, now) for pool in suited):
         return f"{request}: the engine had no capacity in {_names(suited)}, asked again soon"
     if not any(pool.has_room(candidate) for pool in suited):
@@ -208,7 +209,7 @@ def _counts(candidate: Candidate, pool: Pool) -> str:
     if asked.nodes > 1:
         whole = pool.count_roomy(pool.devices_per_node)
         return f"{pool.name} has {whole} of {pool.nodes} nodes wholly free"
-    free = f"{pool.name} has {pool.free_devices} of {pool.devices} device(s) free"
+    free = f"{pool.name} has {pool.free_devices} of {plural(pool.devices, 'device')} free"
     return (
         free
         if pool.free_devices < asked.devices_per_node

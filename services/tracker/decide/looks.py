@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from schemas.alert import AlertRule
+from schemas.numbers import money
 from services.tracker.decide.cost import price_of
 from services.tracker.decide.reading import Reading
 from services.tracker.decide.robust import median
@@ -71,7 +72,9 @@ def cost_above_plan(
     spent = spending.before + price_of(spending.price_per_hour, now - spending.began_at)
     remaining = _remaining(signals, share_done)
     projected = spent + price_of(spending.price_per_hour, remaining) if remaining is not None else spent
-    message = f"{projected:.2f} USD at this speed, of which {spent:.2f} are spent; expected {expected:.2f}"
+    message = (
+        f"{money(projected)} at this speed, of which {money(spent)} are spent; expected {money(expected)}"
+    )
     if projected > expected:
         return Reading(AlertRule.COST_ABOVE_PLAN, True, message, float(projected), float(expected))
     if remaining is not None and projected <= BACK_TO_PLAN * expected:

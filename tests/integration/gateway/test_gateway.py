@@ -389,8 +389,8 @@ async def test_a_job_shows_what_its_tenant_pays_and_what_nobody_does(world):
     events = (await world.ask("GET", f"/fine_tuning/jobs/{job}/events")).json()["data"]
     messages = [each["message"] for each in events if each["data"]["type"] == "CostAccrued"]
     assert messages[::-1] == [
-        "attempt 1 cost 0.2 USD, which is not charged (infra); 0 USD charged so far",
-        "attempt 2 cost 0.3 USD; 0.3 USD charged so far",
+        "attempt 1 cost $0.20, which is not charged (infra); $0.00 charged so far",
+        "attempt 2 cost $0.30; $0.30 charged so far",
     ]
 
 

@@ -43,7 +43,7 @@ async def test_a_dataset_says_what_became_of_its_rows(person, ready):
     page = await person.get(f"/datasets/{ready}")
     words = words_of(page)
     assert (
-        "kept 880 of 1000 rows: 60 bad, 25 exact duplicates, 15 near duplicates, 20 contaminated by mmlu 20"
+        "kept 880 of 1,000 rows: 60 bad, 25 exact duplicates, 15 near duplicates, 20 contaminated by mmlu 20"
         in words
     )
     assert "kept 880" in words

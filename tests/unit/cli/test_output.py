@@ -405,11 +405,11 @@ def test_a_submission_shows_what_is_known_of_the_base_model(retune):
     assert shown[-2:] == [
         (
             "memory: about 1.5 GiB of each GPU of pool gpu-spot with its activations computed again, "
-            "4 window(s) of 512 tokens at a time"
+            "4 windows of 512 tokens at a time"
         ),
         (
             "time and cost in pool gpu-spot: about 60 s (50 s to 10 min), 0.0120 US dollars (0.0100 to 0.1200), "
-            "by 12 attempt(s) with the same base model; estimates there were off by 9% in the median"
+            "by 12 attempts with the same base model; estimates there were off by 9% in the median"
         ),
     ]
     code, out, _ = retune.run("--json", "jobs", "submit", "file-1", "--model", "tiny")

@@ -22,7 +22,7 @@ from tests.unit.evaluator.evaluations import an_evaluation
 
 SUBJECT = "scoring-eval-1"
 HELD = HeldLease(SUBJECT, "lease-1", LeaseState.HELD, (3,), DeviceKind.CUDA, until=NOON + timedelta(hours=1))
-QUEUED = replace(HELD, state=LeaseState.QUEUED, reason="1 device(s): 1 held by serving")
+QUEUED = replace(HELD, state=LeaseState.QUEUED, reason="1 device: 1 held by serving")
 
 
 class Leases:

@@ -143,7 +143,7 @@ def test_a_job_that_names_nothing_is_compared_with_pools_of_gpus_where_there_are
     pools = (a_pool(device="cpu", devices_per_node=8), a_pool("gpu", device="cuda"))
     (obstacle,) = obstacles(a_spec(resources={"devices_per_node": 2}), Known(pools=pools))
     assert obstacle.message == (
-        "resources: 2 device(s) of one node (spot-first, cuda) do not fit into any pool (cpu-spot, gpu)"
+        "resources: 2 devices of one node (spot-first, cuda) do not fit into any pool (cpu-spot, gpu)"
     )
 
 

@@ -50,7 +50,7 @@ def ready(**counts: object) -> DatasetReady:
         (
             FOUND,
             "info",
-            "kept 60 of 69 rows: 4 bad, 2 exact duplicates, 1 near duplicates, 2 contaminated by arc 1, holdout 1",
+            "kept 60 of 69 rows: 4 bad, 2 exact duplicates, 1 near duplicate, 2 contaminated by arc 1, holdout 1",
         ),
         ({}, "info", f"kept 60 rows: {NOTHING}"),
         (

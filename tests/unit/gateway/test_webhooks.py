@@ -150,7 +150,7 @@ class TestEvents:
             message="no trial has a loss",
         )
         event = event_of(ended, event_id="9", time=NOON)
-        message = "sweep failed after 8 trial(s): no trial has a loss"
+        message = "sweep failed after 8 trials: no trial has a loss"
         assert (event.type, event.subject) == ("retune.sweep.ended", "sweep-1")
         assert json.loads(event.body)["data"] == {"id": "sweep-1", "sweep_id": "sweep-1", "message": message}
         trial = TrialEnded(

@@ -86,12 +86,12 @@ class TestReservation:
         (
             a_schedule(nodes=2),
             a_pool(nodes=3, leased={0: frozenset({0}), 1: frozenset({2, 3})}),
-            "2 node(s) of 2 device(s) asked, pool spot has free: 1 on machine 0, 2 on machine 2",
+            "2 nodes of 2 devices asked, pool spot has free: 1 on machine 0, 2 on machine 2",
         ),
         (
             a_schedule(nodes=2, machines=(0, 1)),
             a_pool(nodes=2, held=2),
-            "2 node(s) of 2 device(s) asked on machine(s) 0, 1, pool spot has free: none",
+            "2 nodes of 2 devices asked, machines 0, 1, pool spot has free: none",
         ),
     ],
     ids=["unknown pool", "devices", "too few machines", "named machines"],

@@ -156,7 +156,7 @@ def test_who_waits_hears_who_has_the_devices():
     replica = held("serving-1", 1, 2, 3, purpose="serving")
     pool = a_full_pool(replica, waiting())
     assert leases.queued(waiting(), pool).waiting_for == (
-        "1 device(s) of one machine of pool spot: 2 held by jobs, 2 held by serving"
+        "1 device of one machine of pool spot: 2 held by jobs, 2 held by serving"
     )
 
 
@@ -167,7 +167,7 @@ class TestBesideJobs:
         assert types(decision) == [ProvisioningFailed]
         assert (decision.events[0].code, decision.events[0].message) == (
             "no_capacity",
-            "1 node(s) of 1 device(s) asked, pool spot has free: none, 2 kept for scoring",
+            "1 node of 1 device asked, pool spot has free: none, 2 kept for scoring",
         )
 
     def test_a_job_gets_what_leases_leave(self):

@@ -348,4 +348,4 @@ def test_a_pool_that_had_no_capacity_a_moment_ago_is_named_when_it_is_queued_aga
 def test_why_it_waits_is_said_when_it_is_queued():
     fact = submit(a_dataset(), View(NOON)).events[1]
     assert isinstance(fact, JobQueued)
-    assert fact.waiting_for == "no pool can hold 1 device(s) of one node (spot-first); known: none"
+    assert fact.waiting_for == "no pool can hold 1 device of one node (spot-first); known: none"

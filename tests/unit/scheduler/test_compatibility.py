@@ -61,9 +61,7 @@ class TestElastic:
         assert self.check(nodes=3, min_nodes=2, sharding=sharding) is None
         refusal = self.check(nodes=3, min_nodes=1, sharding=sharding)
         assert refusal.code == "sharding_ignored"
-        assert refusal.message.startswith(
-            "resources.min_nodes is 1, so an attempt may have 1 node(s): recipe."
-        )
+        assert refusal.message.startswith("resources.min_nodes is 1, so an attempt may have 1 node: recipe.")
         assert self.check(nodes=2, min_nodes=1, optimizer="muon").code == "optimizer_not_sharded"
 
     def test_each_device_of_the_most_has_a_window_at_every_step(self):
@@ -352,17 +350,17 @@ def test_what_no_row_covers_is_refused_with_the_nearest_row():
     refusal = check(a_spec(nodes=2, devices_per_node=8), rows)
     assert (refusal.code, refusal.param) == ("not_compatible", "resources")
     assert refusal.message == (
-        "lora of an adapter on 2 node(s) with 8 device(s) each in auto is in no row of compatibility table 7. "
-        "Nearest that works: lora or cpt or dpo of an adapter on 1 node(s) with 2 to 16 device(s) each in bfloat16 or float32"
+        "lora of an adapter on 2 nodes with 8 devices each in auto is in no row of compatibility table 7. "
+        "Nearest that works: lora or cpt or dpo of an adapter on 1 node with 2 to 16 devices each in bfloat16 or float32"
     )
 
 
 @pytest.mark.parametrize(
     ("batch", "resources", "nearest"),
     [
-        (4, {"devices_per_node": 8}, "batch_size 4 on 1 node(s) with 4 device(s) each"),
-        (3, {"nodes": 2, "devices_per_node": 8}, "batch_size 3 on 2 node(s) with 1 device(s) each"),
-        (1, {"nodes": 2}, "batch_size 1 on 1 node(s) with 1 device(s) each"),
+        (4, {"devices_per_node": 8}, "batch_size 4 on 1 node with 4 devices each"),
+        (3, {"nodes": 2, "devices_per_node": 8}, "batch_size 3 on 2 nodes with 1 device each"),
+        (1, {"nodes": 2}, "batch_size 1 on 1 node with 1 device each"),
     ],
 )
 def test_a_batch_that_leaves_devices_without_work_is_refused_with_both_nearest_pairs(

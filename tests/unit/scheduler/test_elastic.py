@@ -53,7 +53,9 @@ class TestStart:
     def test_it_waits_for_the_least_alone(self):
         pool = a_pool(nodes=4, booked=3)
         assert placed([elastic(min_nodes=2)], a_ledger(pool)) == []
-        expected = "waits for 2 whole nodes with 1 device(s) each (spot-first): cpu-spot has 1 of 4 nodes wholly free"
+        expected = (
+            "waits for 2 whole nodes with 1 device each (spot-first): cpu-spot has 1 of 4 nodes wholly free"
+        )
         assert why_waiting(elastic(min_nodes=2), a_ledger(pool), now=NOON) == expected
 
     def test_a_pool_smaller_than_the_most_will_do(self):

@@ -205,14 +205,14 @@ class TestKinds:
     def test_a_job_is_shown_the_kind_that_it_waits_for(self):
         full = replace(self.GPU, free={0: 0, 1: 0})
         assert why_waiting(waiting(), a_ledger(self.CPU, full), now=NOON) == (
-            "waits for 1 device(s) of one node (spot-first, cuda): gpu-spot has 0 of 2 device(s) free"
+            "waits for 1 device of one node (spot-first, cuda): gpu-spot has 0 of 2 devices free"
         )
 
 
 def test_it_is_shown_where_enough_is_free_and_not_on_one_machine():
     pool = a_pool(nodes=2, bookings=[a_booking(0, devices=6), a_booking(1, devices=5)], **GPUS)
     assert why_waiting(waiting(devices_per_node=4), a_ledger(pool), now=NOON) == (
-        f"waits for 4 device(s) of one node (spot-first, cuda): {SPOT} has 5 of 16 device(s) free, "
+        f"waits for 4 devices of one node (spot-first, cuda): {SPOT} has 5 of 16 devices free, "
         "at most 3 on one node"
     )
 
@@ -244,6 +244,6 @@ class TestLeases:
         pool = a_pool(SPOT, nodes=1, devices_per_node=3, leases=(self.HELD, self.WAITING))
         asked = waiting("job", devices_per_node=1, pool=SPOT)
         assert why_waiting(asked, a_ledger(pool), now=NOON) == (
-            f"waits for 1 device(s) of one node (spot-first): {SPOT} has 0 of 3 device(s) free "
+            f"waits for 1 device of one node (spot-first): {SPOT} has 0 of 3 devices free "
             "(2 held by serving, 1 kept for scoring)"
         )

@@ -107,14 +107,14 @@ class TestReason:
     def test_all_nodes_are_taken(self):
         [entry] = standing([waiting()], full())
         assert entry.reason is WaitReason.NO_NODES
-        assert "cpu-spot has 0 of 1 device(s) free" in entry.waiting_for
+        assert "cpu-spot has 0 of 1 device free" in entry.waiting_for
 
     def test_younger_jobs_of_tenants_with_less_go_first(self):
         candidates = [waiting("old", minutes=30), waiting("young", tenant="other")]
         first, second = standing(candidates, full(3, acme=3))
         assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.SHARE)
-        assert second.waiting_for.endswith("its tenant has 3 of 3 device(s), those that have less go first")
+        assert second.waiting_for.endswith("its tenant has 3 of 3 devices, those that have less go first")
 
     def test_who_goes_first_for_its_tier_goes_for_no_share(self):
         premium = waiting("premium", tenant="other", tier=Tier.PREMIUM, minutes=5)
@@ -137,7 +137,7 @@ class TestReason:
         assert [first.candidate.job_id, second.candidate.job_id] == ["young", "old"]
         assert second.reason is WaitReason.SHARE
         assert second.waiting_for.endswith(
-            "its tenant has 2 of 2 device(s) in small-spot, those that have less go first"
+            "its tenant has 2 of 2 devices in small-spot, those that have less go first"
         )
 
     def test_the_free_nodes_are_kept_for_a_gang_in_front(self):
@@ -146,7 +146,7 @@ class TestReason:
         assert (first.reason, second.reason) == (WaitReason.NO_NODES, WaitReason.KEPT_NODES)
         assert (
             second.waiting_for
-            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front"
+            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device each in front"
         )
 
     def test_of_several_pools_that_suit_a_gang_the_one_that_it_prefers_is_kept(self):
@@ -156,7 +156,7 @@ class TestReason:
         assert (second.reason, third.reason) == (WaitReason.ITS_TURN, WaitReason.KEPT_NODES)
         assert (
             third.waiting_for
-            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front"
+            == f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device each in front"
         )
 
     def test_when_a_gang_behind_a_job_that_states_nothing_has_them_is_an_estimate(self):
@@ -172,7 +172,7 @@ class TestReason:
         booking = a_booking(0, ends_by=NOON + timedelta(minutes=10))
         _, small = standing([gang, waiting("small")], a_ledger(a_pool(nodes=2, bookings=[booking])))
         assert small.waiting_for == (
-            f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device(s) each in front, which has them by "
+            f"{SPOT} keeps its free devices for a job of 2 whole nodes with 1 device each in front, which has them by "
             "12:10 UTC, and this one states no resources.max_run_seconds"
         )
         long = waiting("long", longest=timedelta(minutes=11))
@@ -184,11 +184,11 @@ class TestReason:
         first, second = standing([waiting("a", minutes=1), waiting("b")], ledger)
         assert (first.reason, second.reason) == (WaitReason.ITS_TURN, WaitReason.QUOTA)
         assert (second.candidate.job_id, second.position) == ("b", 2)
-        assert second.waiting_for.endswith("its tenant has 2 device(s) of 2 that it may have at once")
+        assert second.waiting_for.endswith("its tenant has 2 devices of 2 that it may have at once")
         assert second.starts_at is None
         [full] = standing([waiting()], replace(ledger, device_limits={"acme": 1}))
         assert (full.position, full.reason) == (None, WaitReason.QUOTA)
-        assert full.waiting_for.endswith("its tenant has 1 device(s) of 1 that it may have at once")
+        assert full.waiting_for.endswith("its tenant has 1 device of 1 that it may have at once")
 
     def test_a_free_node_is_the_firsts_turn_alone(self):
         first, second = standing([waiting("a", minutes=1), waiting("b")], a_ledger(a_pool(nodes=1)))

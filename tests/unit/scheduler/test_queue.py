@@ -275,7 +275,7 @@ class TestDeviceLimit:
     def test_the_reason_names_the_limit(self):
         ledger = self.limited(a_pool(), limit=2, acme=2)
         assert why_waiting(waiting(), ledger, now=NOON).endswith(
-            ": its tenant has 2 device(s) of 2 that it may have at once"
+            ": its tenant has 2 devices of 2 that it may have at once"
         )
 
     def test_the_reason_of_a_tenant_that_may_have_none_names_its_budget(self):
@@ -314,20 +314,20 @@ class TestWhyWaiting:
             (
                 waiting(nodes=3),
                 a_pool(nodes=2),
-                "no pool can hold 3 whole nodes with 1 device(s) each (spot-first); known: cpu-spot",
+                "no pool can hold 3 whole nodes with 1 device each (spot-first); known: cpu-spot",
             ),
             (
                 waiting(nodes=2),
                 a_pool(booked=1),
-                "waits for 2 whole nodes with 1 device(s) each (spot-first): cpu-spot has 1 of 2 nodes wholly free",
+                "waits for 2 whole nodes with 1 device each (spot-first): cpu-spot has 1 of 2 nodes wholly free",
             ),
-            (waiting(), a_pool(), "its turn for 1 device(s) of one node (spot-first)"),
+            (waiting(), a_pool(), "its turn for 1 device of one node (spot-first)"),
             (
                 waiting(),
                 a_pool(tenants=("acme",), device=DeviceKind.CUDA),
-                "its turn for 1 device(s) of one node (spot-first, cuda)",
+                "its turn for 1 device of one node (spot-first, cuda)",
             ),
-            (waiting(not_before=NOON), a_pool(), "its turn for 1 device(s) of one node (spot-first)"),
+            (waiting(not_before=NOON), a_pool(), "its turn for 1 device of one node (spot-first)"),
             (
                 waiting(not_before=NOON + timedelta(seconds=61)),
                 a_pool(),
@@ -336,7 +336,7 @@ class TestWhyWaiting:
             (
                 waiting(no_capacity_at={SPOT: NOON}),
                 a_pool(),
-                "1 device(s) of one node (spot-first): the engine had no capacity in cpu-spot, asked again soon",
+                "1 device of one node (spot-first): the engine had no capacity in cpu-spot, asked again soon",
             ),
         ],
     )

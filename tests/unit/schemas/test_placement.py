@@ -190,11 +190,11 @@ def test_a_pool_takes_no_job_that_is_too_large_for_its_limit(limit, is_suited):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (asking(), "1 device(s) of one node (spot-first, cuda)"),
-        (asking(accelerators=["H100", "B200"]), "1 device(s) of one node (spot-first, H100 or B200)"),
+        (asking(), "1 device of one node (spot-first, cuda)"),
+        (asking(accelerators=["H100", "B200"]), "1 device of one node (spot-first, H100 or B200)"),
         (
             asking(nodes=2, devices_per_node=8, device_memory_gib=80),
-            "2 whole nodes with 8 device(s) each (spot-first, cuda, at least 80 GiB each)",
+            "2 whole nodes with 8 devices each (spot-first, cuda, at least 80 GiB each)",
         ),
     ],
 )

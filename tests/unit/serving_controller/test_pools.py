@@ -391,7 +391,7 @@ class TestDevices:
         assert self.plan(leases=[ended]) == (AskDevices(self.FIRST),)
 
     def test_are_awaited(self):
-        queued = self.lease(LeaseState.QUEUED, reason="1 device(s) of pool gpu: 2 held by jobs")
+        queued = self.lease(LeaseState.QUEUED, reason="1 device of pool gpu: 2 held by jobs")
         assert self.plan(leases=[queued]) == (AwaitDevices(self.FIRST, queued.reason),)
         for lease in (self.lease(LeaseState.ASKED), self.lease(until=NOON)):
             assert self.plan(leases=[lease]) == (AwaitDevices(self.FIRST, ""),)

@@ -310,7 +310,7 @@ class TestCost:
     def test_above_the_plan_at_this_speed_is_raised(self):
         seen = self.at_price("19")
         assert what(seen) == [("AlertRaised", "cost_above_plan", 100)]
-        assert "10.56 USD at this speed, of which 1.06 are spent" in seen.events[0].message
+        assert "$10.56 at this speed, of which $1.06 are spent" in seen.events[0].message
 
     def test_within_the_plan_is_none(self):
         assert self.at_price("17.5").events == ()

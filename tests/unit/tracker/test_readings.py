@@ -81,7 +81,7 @@ NUMBERS = {
     AlertRule.COST_ABOVE_PLAN: (
         90.0,
         80.0,
-        "90.00 USD at this speed, of which 30.00 are spent; expected 80.00",
+        "$90.00 at this speed, of which $30.00 are spent; expected $80.00",
     ),
 }
 
@@ -127,7 +127,7 @@ def test_what_has_passed_says_what_it_is_now():
         Reading(
             AlertRule.COST_ABOVE_PLAN,
             False,
-            "14.00 USD at this speed, of which 11.00 are spent; expected 80.00",
+            "$14.00 at this speed, of which $11.00 are spent; expected $80.00",
         ),
     ]
 
