@@ -16,7 +16,7 @@ from shared.processes.identity import marked, signal_marked
 from tests.e2e import material
 from tests.e2e.conftest import Platform
 
-NUM_EPOCHS = 100
+NUM_EPOCHS = 60
 
 
 @asynccontextmanager

@@ -91,12 +91,16 @@ class Platform:
     async def until(
         self, job_id: str, condition: Callable[[dict[str, Any]], bool], what: str
     ) -> dict[str, Any]:
-        """Wait for a condition on the job; on giving up, show what happened to it."""
-        waited = 0.0
+        """Wait for a condition on the job while something becomes of it; on giving up, show what happened to it."""
+        waited, seen = 0.0, None
         while not condition(job := await self.job(job_id)):
-            if waited > PATIENCE_SECONDS or (job["retune"]["state"] in TERMINAL and what != "the end"):
+            ours = job["retune"]
+            done = {**(ours["progress"] or {}), "seconds_left": None}
+            now = (ours["state"], ours["attempt"], done)
+            waited, seen = (waited if now == seen else 0.0), now
+            if waited > PATIENCE_SECONDS or (ours["state"] in TERMINAL and what != "the end"):
                 events = self.retune("jobs", "events", job_id)
-                raise AssertionError(f"waited for {what}; {job['retune']} {job['error']}\n{events}")
+                raise AssertionError(f"waited for {what}; {ours} {job['error']}\n{events}")
             await asyncio.sleep(0.2)
             waited += 0.2
         return job
