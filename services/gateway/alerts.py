@@ -42,6 +42,7 @@ LIST_ALERTS = """
      WHERE tenant = $1 AND ($2::bigint IS NULL OR number < $2) AND ($3::text IS NULL OR job_id = $3)
        AND ($4::boolean IS NULL OR (cleared_at IS NULL) = $4)
      ORDER BY number DESC LIMIT $5"""
+COUNT_OPEN = "SELECT count(*) FROM alert WHERE tenant = $1 AND cleared_at IS NULL"
 HAS_ALERT = "SELECT EXISTS (SELECT FROM alert WHERE tenant = $1 AND number = $2)"
 
 
@@ -51,6 +52,10 @@ async def list_alerts(
     """Return matching alerts, the newest first."""
     matching = (alert_filter.job_id, alert_filter.is_open)
     return await select(AlertRow, database, LIST_ALERTS, tenant, before, *matching, limit)
+
+
+async def count_open_alerts(database: Database, tenant: str) -> int:
+    return int(await database.fetchval(COUNT_OPEN, tenant))
 
 
 async def has_alert(database: Database, tenant: str, number: int | None) -> bool:

@@ -185,6 +185,12 @@ LIST_JOBS_STARTED_FROM = f"""
 NAMES_OF_FILES = """
     SELECT DISTINCT ON (sha256) sha256, filename FROM file
      WHERE tenant = $1 AND sha256 = ANY ($2) AND state = 'uploaded' ORDER BY sha256, created_at DESC"""
+ADDRESS_OF_ID = """
+    SELECT '/jobs/' || job_id FROM job WHERE job_id = $2 AND tenant = $1
+    UNION ALL SELECT '/datasets/' || dataset_id FROM dataset WHERE dataset_id = $2 AND tenant = $1
+    UNION ALL SELECT '/models/' || model_id FROM model WHERE model_id = $2 AND tenant = $1
+    UNION ALL SELECT '/sweeps/' || sweep_id FROM sweep WHERE sweep_id = $2 AND tenant = $1
+    UNION ALL SELECT '/webhooks/' || endpoint_id FROM webhook_endpoint WHERE endpoint_id = $2 AND tenant = $1"""
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
@@ -330,6 +336,12 @@ async def find_file_names(database: Database, tenant: str, digests: Sequence[str
 async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:
     """Return at most twenty slots that have the version."""
     return await select(Route, database, ROUTES_OF_MODEL, tenant, model_id)
+
+
+async def find_address(database: Database, tenant: str, object_id: str) -> str | None:
+    """Return where the page shows the job, dataset, model, sweep or endpoint of this id."""
+    address: str | None = await database.fetchval(ADDRESS_OF_ID, tenant, object_id)
+    return address
 
 
 async def list_latest_routes(database: Database, tenant: str, *, limit: int) -> list[Route]:

@@ -29,13 +29,13 @@ async def compare(
     request: Request,
     visitor: Present,
     context: Context,
-    runs: Annotated[str, Query(max_length=2000)] = "",
+    runs: Annotated[tuple[str, ...], Query()] = (),
     base: Annotated[str, Query(max_length=200)] = "",
     add: Annotated[str, Query(max_length=200)] = "",
 ) -> HTMLResponse:
-    """`runs`: ids of jobs, with commas between them; `base`: the one that the others are held against."""
+    """`runs`: ids of jobs, with commas between them or each by itself; `base`: the first of them."""
     tenant, database = visitor.principal.tenant, context.service.database
-    job_ids = _chosen(runs, add)
+    job_ids = _chosen(",".join(runs), add)
     job_ids = [*dict.fromkeys(([base] if base in job_ids else []) + job_ids)]
     versions = await _versions(visitor, context, job_ids)
     shown = await _shown(visitor, context, job_ids)

@@ -14,6 +14,7 @@ from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.job_readmodels import JobOrder
 from services.gateway.page import render, search, streams
+from services.gateway.page.comparison import MAX_RUNS
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.page.views import JobView, job_view
 
@@ -65,8 +66,7 @@ class Chip:
 @router.get("/jobs")
 async def jobs(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
     tenant, database = visitor.principal.tenant, context.service.database
-    if listed.q.startswith("ftjob-") and await readmodels.find_job(database, listed.q, tenant):
-        address = f"/jobs/{listed.q}"
+    if listed.q and (address := await job_readmodels.find_address(database, tenant, listed.q)):
         if "hx-request" in request.headers:
             return Response(headers={"hx-redirect": address, **render.HEADERS})
         return RedirectResponse(address, 303, render.HEADERS)
@@ -104,6 +104,7 @@ def _list(
         stream=address,
         now=now,
         rows=ROWS,
+        most_compared=MAX_RUNS,
     )
 
 

@@ -42,7 +42,7 @@ def shown(request: Request, error: ApiError) -> Response:
     return render.page(
         request,
         "problem.html.jinja",
-        None,
+        getattr(request.state, "visitor", None),
         status=error.status,
         headers=error.headers,
         title=TITLES.get(error.status, "Something went wrong"),

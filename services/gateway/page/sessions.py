@@ -18,6 +18,7 @@ from fastapi import Depends, Form, Header, Request, Response
 from schemas.specification import Tier
 from services.gateway import store
 from services.gateway.access import OPERATOR, Principal, is_same_key
+from services.gateway.alerts import count_open_alerts
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.quotas import Quotas
@@ -37,6 +38,8 @@ class Visitor:
     principal: Principal
     csrf: str
     """What every form of the session carries."""
+    num_alerts: int = 0
+    """Open ones of the tenant."""
 
 
 def new_token() -> str:
@@ -77,13 +80,16 @@ def _set(
 
 
 async def visitor(request: Request, context: Context) -> Visitor:
-    """Raises ApiError 401, which the page answers with its login."""
+    """Raises ApiError 401, which the page answers with its login. Errors after it are shown to the same visitor."""
     token = request.cookies.get(COOKIE, "")
     caller = await store.find_visitor(context.service.database, token, context.settings.quotas)
     if caller is None:
         raise ApiError(401, "log in: the session or its API key has ended", code="not_logged_in")
     context.rates.take(caller.key_id, caller.quotas.requests_per_minute, now=time.monotonic())
-    return Visitor(caller, csrf_of(token))
+    num_alerts = await count_open_alerts(context.service.database, caller.tenant)
+    present = Visitor(caller, csrf_of(token), num_alerts)
+    request.state.visitor = present
+    return present
 
 
 async def sender(

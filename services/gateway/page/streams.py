@@ -13,6 +13,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import JsonValue
 
+from services.gateway.alerts import count_open_alerts
 from services.gateway.deps import Gateway
 from services.gateway.page import render, sessions
 from services.gateway.page.sessions import Visitor
@@ -85,7 +86,7 @@ async def _events(
     request: Request, context: Gateway, visitor: Visitor, look: Look, last: str
 ) -> AsyncIterator[str]:
     """Ends with this process, and with the session; `ready` says that nothing older is to come."""
-    pinged_at = float("-inf")
+    pinged_at, num_alerts = float("-inf"), -1
     while not context.is_stopping:
         changes = await look(last)
         for name, data in changes.events:
@@ -95,6 +96,10 @@ async def _events(
             if not await sessions.is_open(request, context, visitor):
                 yield _event("ended", None, last)
                 return
+            present = await count_open_alerts(context.service.database, visitor.principal.tenant)
+            if present != num_alerts:
+                num_alerts = present
+                yield _event("alerts", num_alerts, last)
             yield _event("ready" if pinged_at < 0 else "ping", None, last)
             pinged_at = time.monotonic()
         await asyncio.sleep(POLL_SECONDS)

@@ -39,6 +39,9 @@ COPY_EVENTS = """
       FROM generate_series(1, $3) CROSS JOIN recent_event WHERE tenant = $1 AND subject = $2 AND type = 'JobRunning'
      LIMIT $3"""
 COLOURS = "(element) => [getComputedStyle(element).color, getComputedStyle(element).backgroundColor]"
+CUT_WITHOUT_TITLE = """() => [...document.querySelectorAll("td.name > div, .cut")]
+    .filter((each) => each.clientWidth < each.scrollWidth && !each.matches(":has([title]), [title]"))
+    .map((each) => each.textContent)"""
 LIVE = "#live[data-state=live]"
 
 
@@ -379,6 +382,20 @@ async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world,
         await page.keyboard.type("j?")
         await expect(page.locator("#q")).to_have_value("j?")
         await page.wait_for_url("**/jobs?q=j*")
+        await page.goto("/jobs")
+        await page.keyboard.press("c")
+        chosen = page.locator("input[name=runs]:checked")
+        for key in "jxjx":
+            await page.keyboard.press(key)
+        await expect(chosen).to_have_count(2)
+        job_ids = [await chosen.nth(number).input_value() for number in (0, 1)]
+        await page.keyboard.press("c")
+        await page.wait_for_url(f"**/compare?runs={job_ids[0]}&runs={job_ids[1]}")
+        await expect(page.locator("#compared-jobs tbody tr")).to_have_count(2)
+        await page.goto(f"/jobs/{shown.running}")
+        await page.get_by_role("button", name="copy job id").click()
+        await expect(page.locator(".copied")).to_have_text(re.compile("^(copied|selected: press Ctrl.C)$"))
+        await page.goto("/jobs")
         await page.get_by_role("button", name="keyboard shortcuts").click()
         await page.get_by_label("shortcuts of letters").uncheck()
         await page.keyboard.press("Escape")
@@ -434,6 +451,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
             await page.goto(path)
             width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
             assert width <= visible, path
+            assert await page.evaluate(CUT_WITHOUT_TITLE) == [], path
             await page.evaluate(axe().read_text())
             options = {"runOnly": ["wcag2a", "wcag2aa"]}
             result = await page.evaluate("(options) => axe.run(document, options)", options)

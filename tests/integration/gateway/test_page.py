@@ -134,6 +134,7 @@ class TestPages:
         for path in ("/jobs/ftjob-nobody", "/models/mv-nobody/gate", "/nowhere"):
             answer = await person.get(path)
             assert (answer.status_code, "Not found" in answer.text) == (404, True)
+        assert "Log out" in (await person.get("/jobs/ftjob-nobody")).text
 
     async def test_are_for_browsers_and_programs_get_what_they_got(self, world):
         answer = await world.http.get("/")
@@ -383,6 +384,12 @@ class TestLists:
     async def test_lead_from_an_id_to_its_job(self, client, person, shown):
         path = f"/jobs?q={shown.running}"
         assert (await person.get(path)).headers["location"] == f"/jobs/{shown.running}"
+        for kind, name in (
+            ("datasets", shown.dataset),
+            ("models", shown.model.model_id),
+            ("sweeps", shown.sweep),
+        ):
+            assert (await person.get(f"/jobs?q={name}")).headers["location"] == f"/{kind}/{name}"
         typed = await person.get(path, headers={"hx-request": "true"})
         assert typed.headers["hx-redirect"] == f"/jobs/{shown.running}"
 

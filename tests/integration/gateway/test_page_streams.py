@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from schemas.training import StepsRecorded, StepValidated
-from tests.integration.gateway.pages import HOSTILE, heard, logged_in, lose_node, populate
+from tests.integration.gateway.alerting import raise_alert
+from tests.integration.gateway.pages import HOSTILE, HTML, heard, logged_in, lose_node, populate
 from tests.integration.gateway.world import World, a_step, mark, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -38,6 +39,19 @@ class TestStreams:
         async with person.stream("GET", path, headers={"last-event-id": changed}) as events:
             _, name, _ = await heard(events.aiter_lines(), "part", "ready")
         assert name == "ready"
+
+    async def test_count_the_alerts_that_are_open(self, world, person):
+        job = await world.a_running_job()
+        async with person.stream("GET", f"/jobs/{job}/stream") as events:
+            lines = events.aiter_lines()
+            _, _, before = await heard(lines, "alerts")
+            await raise_alert(world, job)
+            while (present := (await heard(lines, "alerts"))[2]) <= before:
+                pass
+        assert (
+            f'id="num-alerts" title="open alerts">{present}<'
+            in (await person.get("/costs", headers=HTML)).text
+        )
 
     async def test_of_curves_bring_new_steps(self, world, person):
         job = await world.a_running_job()

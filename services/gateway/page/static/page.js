@@ -27,14 +27,21 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   if (button.dataset.opens) $(`#${CSS.escape(button.dataset.opens)}`)?.showModal();
   else if ("closes" in button.dataset) button.closest("dialog").close();
-  else if (navigator.clipboard) {
-    await navigator.clipboard.writeText(button.dataset.copy);
-    button.title = "copied";
-  } else {
-    getSelection().selectAllChildren(button.previousElementSibling);
-    button.title = "selected: press Ctrl+C";
+  else {
+    const isCopied = await navigator.clipboard?.writeText(button.dataset.copy).then(() => true, () => false);
+    const text = isCopied ? null : textOf(button);
+    if (text) getSelection().selectAllChildren(text);
+    say(button, isCopied ? "copied" : text ? "selected: press Ctrl+C" : "select it and press Ctrl+C");
   }
 });
+// Without https no script may write to the clipboard: the text is selected instead.
+const textOf = (button) => $$("code, pre, .cut", button.closest("section, div, p, dd, td") ?? document.body).find((each) => each.textContent === button.dataset.copy) ?? $("pre", button.closest("section, details"));
+function say(button, words) {
+  const note = Object.assign(document.createElement("span"), { className: "copied", role: "status", textContent: words });
+  if (button.nextElementSibling?.className === "copied") button.nextElementSibling.remove();
+  button.after(note);
+  setTimeout(() => note.remove(), 4000);
+}
 
 // A form that commands says at once that it was sent; the answer comes from the server, the state from its events.
 document.addEventListener("submit", (event) => {
@@ -62,9 +69,9 @@ let isPrefix = false;
 document.addEventListener("keydown", (event) => {
   if (event.target.closest("dialog")) return;
   if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") { search(event); return; }
-  if (event.ctrlKey || event.metaKey || event.altKey || !singleKeys?.checked || event.target.closest("input,select,textarea,[contenteditable]")) return;
-  const rows = $$("#list tbody tr a");
-  const at = rows.indexOf(document.activeElement);
+  if (event.ctrlKey || event.metaKey || event.altKey || !singleKeys?.checked || event.target.closest("input:not([type=checkbox]),select,textarea,[contenteditable]")) return;
+  const rows = $$("#list tbody tr").map((row) => $("a", row)).filter(Boolean);
+  const at = rows.indexOf(document.activeElement?.closest("tr") && $("a", document.activeElement.closest("tr")));
   if (isPrefix) {
     isPrefix = false;
     $(`.rail a[data-key="${CSS.escape(event.key)}"]`)?.click();
@@ -73,7 +80,29 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "?") $("#keys").showModal();
   else if (event.key === "j" && rows.length) rows[Math.min(at + 1, rows.length - 1)].focus();
   else if (event.key === "k" && rows.length) rows[Math.max(at - 1, 0)].focus();
+  else if (event.key === "x") $("input[name=runs]", rows[at]?.closest("tr"))?.click();
+  else if (event.key === "c") $("#compare-chosen:not([disabled])")?.click();
+  else if (event.key === "p") $("#job-commands form:is([data-asks=pause], [data-asks=resume]) button")?.click();
+  else if (event.key === "[" || event.key === "]") item(event.key === "]" ? 1 : -1);
 });
+
+function item(by) {
+  const items = $$("#items article"), at = items.indexOf(document.activeElement);
+  items[Math.min(Math.max(at + by, 0), items.length - 1)]?.focus();
+}
+
+// Jobs that are chosen in the list are compared.
+document.addEventListener("change", ({ target }) => { if (target.name === "runs") choose(); });
+function choose() {
+  const button = $("#compare-chosen");
+  if (!button) return;
+  const count = $$("input[name=runs]:checked").length;
+  button.disabled = count < 2 || count > Number(button.dataset.most);
+  button.textContent = count ? `Compare ${count}` : "Compare";
+}
+choose();
+// On a phone pages and tabs are in a line: the present one is in sight.
+for (const present of $$(".rail a[aria-current], .tabs a[aria-current]")) present.parentElement.scrollLeft = present.offsetLeft - present.parentElement.clientWidth / 2;
 
 // The search is that of the list of jobs.
 function search(event) {
@@ -89,7 +118,9 @@ function put(id, html) {
   const element = document.getElementById(id);
   if (!element || element.innerHTML === html || $("dialog[open]", element)) return;
   const focused = element.contains(document.activeElement) ? focusables(element).indexOf(document.activeElement) : -1;
+  const chosen = $$("input:checked[id]", element).map((each) => each.id);
   element.innerHTML = html;
+  for (const id of chosen) document.getElementById(id)?.toggleAttribute("checked", true);
   if (focused >= 0) focusables(element)[focused]?.focus({ preventScroll: true });
   window.htmx?.process(element);
 }
@@ -123,7 +154,7 @@ function open() {
   const listen = (name, does) => source.addEventListener(name, (event) => {
     lastId = event.lastEventId;
     heardAt = Date.now();
-    if (isCatchingUp) missed += name === "ready" ? 0 : 1;
+    if (isCatchingUp) missed += name === "ready" || name === "alerts" ? 0 : 1;
     does(event.data ? JSON.parse(event.data) : null);
   });
   listen("ready", ready);
@@ -131,6 +162,10 @@ function open() {
   listen("ended", () => { close(); location.href = "/login"; });
   listen("part", ({ id, html }) => put(id, html));
   listen("newer", newer);
+  listen("alerts", (count) => {
+    const shown = $("#num-alerts");
+    if (shown) Object.assign(shown, { hidden: !count, textContent: count.toLocaleString("en") });
+  });
   for (const name of ["steps", "validated", "redraw", "events"]) listen(name, (data) => document.dispatchEvent(new CustomEvent(`stream:${name}`, { detail: data })));
   source.onerror = () => { close(); lost(); };
 }
@@ -188,7 +223,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) { close(); show("paused"); } else open();
 });
 addEventListener("pagehide", close);
-document.addEventListener("htmx:after:swap", () => { if ($("#list")) { lastId = ""; open(); } });
+document.addEventListener("htmx:after:swap", () => { choose(); if ($("#list")) { lastId = ""; open(); } });
 document.addEventListener("stream:events", ({ detail }) => {
   const body = $("#events");
   if (!body) return;
