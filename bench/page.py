@@ -2,7 +2,7 @@
 
 A job of 2,000 steps and one of 100,000 are opened with an empty cache. `first_load_bytes` is what came over the
 wire, `first_chart_seconds` the time from the address to the first chart, and `curve_seconds` that from asking for
-the curve of the loss to its chart. `change_seconds` is the time from sending a step to Kafka to its number on the
+the curve of the loss to its chart; the longer job's curves are drawn over time and over tokens, too. `change_seconds` is the time from sending a step to Kafka to its number on the
 screen; each is sent at another moment between two looks of the stream. Then 200 pages are open at once, as streams
 without a browser: memory and processor time that the gateway takes for them, and the time until the last one has a
 change.
@@ -33,7 +33,8 @@ ROUNDS = 7
 CHANGES = 40
 PAGES = 200
 IDLE_SECONDS = 20
-STEPS = {"2,000 steps": 2_000, "100,000 steps": 100_000}
+LONGEST = "100,000 steps"
+STEPS = {"2,000 steps": 2_000, LONGEST: 100_000}
 SEED = 1
 WATCH = """
     addEventListener("DOMContentLoaded", () => {
@@ -66,6 +67,8 @@ async def main() -> None:
         browser = await running.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS])
         closing.push_async_callback(browser.close)
         results: dict[str, Any] = {name: await loads(browser, world, job) for name, job in jobs.items()}
+        for axis in ("time", "tokens"):
+            results[f"{LONGEST} over {axis}"] = await loads(browser, world, jobs[LONGEST], axis=axis)
         results["change_seconds"] = summary(await changes(browser, world, jobs["2,000 steps"]))
         results["open_pages"] = await open_pages(world, jobs["2,000 steps"])
     settings = {
@@ -85,21 +88,21 @@ async def a_job(world: World, num_steps: int) -> str:
     return job_id
 
 
-async def loads(browser: Any, world: World, job_id: str) -> dict[str, Any]:
+async def loads(browser: Any, world: World, job_id: str, *, axis: str = "step") -> dict[str, Any]:
     """Open the page of a job, each time with an empty cache."""
     loaded, charts, curves = [], [], []
     for _ in range(ROUNDS):
         async with visiting(browser, world) as page:
             await page.add_init_script(WATCH)
             received = await bytes_received(page)
-            await page.goto(f"/jobs/{job_id}")
+            await page.goto(f"/jobs/{job_id}?x={axis}")
             await page.wait_for_function("() => document.querySelectorAll('#charts canvas').length >= 5")
             measured = await page.evaluate(MEASURE)
             loaded.append(sum(received))
             charts.append(measured["chart"])
             curves.append(measured["chart"] - measured["asked"])
     report.progress(
-        f"{job_id}: first chart {charts[-1]:.2f} s, curve {curves[-1]:.2f} s, {loaded[-1] / 1000:.0f} kB"
+        f"{job_id} over {axis}: first chart {charts[-1]:.2f} s, curve {curves[-1]:.2f} s, {loaded[-1] / 1000:.0f} kB"
     )
     return {
         "first_load_bytes": report.summary(loaded),
