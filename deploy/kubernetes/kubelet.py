@@ -18,7 +18,7 @@ import ssl
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,9 @@ import aiohttp
 import yaml
 
 from shared.files import write_whole
-from shared.processes.ending import kill_marked
+from shared.processes.ending import kill_all
 from shared.processes.environment import inherited
+from shared.processes.identity import Identity, marked
 
 LEASE_SECONDS = 1.0
 KILL_SECONDS = 10.0
@@ -280,8 +281,18 @@ class Pod:
 
     async def _clear(self) -> None:
         """End what is left of the container."""
-        left = await asyncio.to_thread(kill_marked, f"{MARK}={self._uid}", timeout_seconds=KILL_SECONDS)
+        left = await asyncio.to_thread(kill_all, self._processes, timeout_seconds=KILL_SECONDS)
         assert not left, f"processes {left} of {self._path} survive SIGKILL"
+
+    def _processes(self) -> Iterator[Identity]:
+        """Yield what a container would hold: what has the pod's mark, or works in its folder with another
+        environment."""
+        yield from marked(f"{MARK}={self._uid}")
+        for path in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):  # gone, or somebody else's
+                identity = Identity.of(int(path.parent.name))
+                if identity is not None and path.readlink().is_relative_to(self._folder):
+                    yield identity
 
     async def _report(self, phase: str, state: Object, *, is_ready: bool = False) -> None:
         container = {
@@ -393,4 +404,4 @@ async def _main(kubeconfig: Path, node: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
+    asyncio.run(_main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]).resolve()))
