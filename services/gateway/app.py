@@ -45,8 +45,8 @@ from services.gateway.webhooks.decide import BackOff
 from services.gateway.webhooks.deliverer import Deliverer
 from services.gateway.webhooks.sender import Sender
 from shared.health import RETRY_AFTER
-from shared.http_client import http_client
 from shared.log import configure_logging
+from shared.replica_http import replica_client
 from shared.server import serve
 from shared.service import Service
 from shared.telemetry.export import configure_telemetry
@@ -80,7 +80,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         settings.scratch_dir.mkdir(parents=True, exist_ok=True)
         timeout = httpx.Timeout(settings.inference_timeout_seconds, connect=5.0)
-        async with http_client(settings.tls, timeout=timeout) as http, service.running():
+        async with replica_client(settings.tls, timeout=timeout) as http, service.running():
             app.state.gateway = Gateway(service, settings, http, uses, sender)
             yield
 

@@ -74,8 +74,6 @@ PROGRAMS: Mapping[str, Program] = {
             "RUNNER_REPLICA_ARGV",
             "RUNNER_REPLICA_READS",
             "RETUNE_CA_FILE",
-            "RETUNE_CERT_FILE",
-            "RETUNE_KEY_FILE",
         ),
     )
 }

@@ -16,7 +16,7 @@ from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.replica_metrics import ReplicaMetrics
 from services.serving_controller.settings import Settings
-from shared.http_client import http_client
+from shared.replica_http import replica_client
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 
@@ -24,7 +24,7 @@ from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
 def build(settings: Settings | None = None) -> Service:
     settings = settings or Settings()
     service = Service("serving_controller", settings)
-    http = http_client(settings.tls)
+    http = replica_client(settings.tls)
     backend, files = _on_nodes(service, settings) if settings.on_nodes else _local(service, settings)
     steps = Steps(
         backend,

@@ -86,11 +86,13 @@ class Settings(ServiceSettings):
 
     @model_validator(mode="after")
     def _require_certificate(self) -> Self:
-        """Others refuse replicas in plain text."""
+        """Nodes refuse to report in plain text."""
         name = "SERVING_CONTROLLER_NODES_S3_ENDPOINT"
         require_https(self.tls.ca_file, **{name: self.nodes_s3_endpoint})
-        if self.tls.ca_file and not self.tls.cert_file:
-            raise ValueError(f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} is set")
+        if self.on_nodes and self.tls.ca_file and not self.tls.cert_file:
+            raise ValueError(
+                f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} and on_nodes are set"
+            )
         return self
 
     @model_validator(mode="after")
@@ -163,5 +165,5 @@ class Settings(ServiceSettings):
             tool_call_parser=self.tool_call_parser,
             threads=self.threads,
             cache_dir=self.cache_dir,
-            tls=self.tls,
+            is_over_tls=self.tls.ca_file is not None,
         )

@@ -19,6 +19,7 @@ import asyncpg
 import httpx
 import pytest
 
+from deploy.local.certificates import AUTHORITY, renew_authority
 from deploy.local.stack import Stack
 from schemas import layout
 from schemas.object_requests import ObjectRequest
@@ -34,16 +35,20 @@ from services.serving_controller.model import Servable
 from services.serving_controller.node import settings as node_settings
 from services.serving_controller.node.node import Node
 from services.serving_controller.settings import Settings
+from shared.certificates import digest_of
 from shared.clock import utc_now
 from shared.model_files.tensors import BadModel
 from shared.postgres.migrate import migrate
 from shared.processes.identity import Identity
+from shared.replica_http import replica_client
 from shared.service import Service
 from shared.signatures import PrivateKey
 from shared.storage.objects import ObjectStore
+from shared.tls import Tls
 from tests.integration.backend_suite import until
 from tests.integration.test_serving_controller import objects, put_a_base, write_adapter
 from tests.stored import put_model
+from tests.unit.shared.test_replica_http import serving
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
 __all__ = ["objects"]
@@ -194,11 +199,18 @@ async def turns(node: Node) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.fixture
+def tls() -> Tls:
+    """What machines have; nothing, unless a class of tests says otherwise."""
+    return Tls()
+
+
 @pytest.fixture(params=["local", "pool"])
-async def rig(request, service, world, objects, base_sha, tmp_path) -> AsyncIterator[Rig]:
+async def rig(request, service, world, objects, base_sha, tmp_path, tls) -> AsyncIterator[Rig]:
     keys = ReplicaKeys(tmp_path / "replicas", tmp_path / "keys")
     if request.param == "local":
-        local = LocalBackend(tmp_path / "replicas", tmp_path / "keys", engine=Engine(server=SERVER))
+        engine = Engine(server=SERVER, is_over_tls=tls.ca_file is not None)
+        local = LocalBackend(tmp_path / "replicas", tmp_path / "keys", engine=engine)
         files = LocalFiles(ModelFiles(objects, scratch=tmp_path / "scratch"), local.folder)
         folder = tmp_path / "replicas" / world.replica_id
         yield Rig(local, files, folder, world.replica_id, base_sha, objects)
@@ -267,6 +279,45 @@ class TestBackends:
         for servable, error in ((wrong, BadModel), (missing, KeyError), (wrong, BadModel)):
             with pytest.raises(error):
                 await rig.path(lambda each=servable: rig.files.adapter(rig.replica_id, each))
+
+
+@pytest.mark.parametrize("rig", ["local"], indirect=True)
+class TestOverTls:
+    """Nodes of leases start replicas in the same way; S3 would have to speak TLS, too."""
+
+    @pytest.fixture
+    def tls(self, tmp_path: Path) -> Tls:
+        renew_authority(tmp_path / "tls", now=utc_now())
+        return Tls(ca_file=tmp_path / "tls" / AUTHORITY)
+
+    async def test_each_start_has_a_certificate_of_its_own_which_its_address_names(self, rig: Rig):
+        named = []
+        for incarnation in ("first", "second"):
+            options = (await rig.started(incarnation))["options"]
+            [path] = [Path(each.partition("=")[2]) for each in options if each.startswith("--ssl-certfile=")]
+            assert path.is_relative_to(rig.folder)
+            assert path.stat().st_mode & 0o777 == 0o600
+            digest = digest_of(path.read_bytes())
+            await until(lambda digest=digest: _is_at(rig, f"#sha256={digest}"))
+            named.append(digest)
+            await rig.backend.end(rig.replica_id)
+        assert len(set(named)) == 2
+
+    async def test_it_serves_with_that_certificate(self, rig: Rig, tls: Tls):
+        seen = await rig.started()
+        options = dict(each.partition("=")[::2] for each in seen["options"])
+        await until(lambda: _is_at(rig, "#sha256="))
+        url = (await rig.backend.inspect(rig.replica_id)).url
+        port = httpx.URL(url).port
+        assert options["--port"] == str(port)
+        async with serving(Path(options["--ssl-certfile"]), port=port) as server, replica_client(tls) as http:
+            assert (await http.get(url)).text == "ok"
+            assert len(server.heard) == 1
+
+
+async def _is_at(rig: Rig, end: str) -> bool:
+    status = await rig.backend.inspect(rig.replica_id)
+    return status is not None and status.url.startswith("https://127.0.0.1:") and end in status.url
 
 
 async def _listens(rig: Rig) -> bool:

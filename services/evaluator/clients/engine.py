@@ -8,6 +8,7 @@ import httpx
 
 from services.evaluator.scoring.exchange import AskedPrompt, GivenAnswer
 from services.evaluator.scoring.order import Side
+from shared.replica_http import route_of
 
 LISTED_TOKENS = 20
 """Number of likeliest tokens that a probe asks for; vLLM lists no more unless it is started to."""
@@ -55,7 +56,7 @@ class VllmEngine:
     ) -> None:
         self.name = name
         self._http = http
-        self._url = f"{url}/v1/completions"
+        self._url = route_of(url, "/v1/completions")
         self._headers = {"authorization": f"Bearer {key}"}
         self._names = names
         self._timeout_seconds = timeout_seconds

@@ -18,7 +18,7 @@ from services.evaluator.handlers.gate import Gate
 from services.evaluator.handlers.suites import CheckSuite, SuiteRegistration
 from services.evaluator.settings import Settings
 from shared.device_leases import holder
-from shared.http_client import http_client
+from shared.replica_http import replica_client
 from shared.service import Service
 
 
@@ -48,7 +48,7 @@ def register(service: Service, settings: Settings) -> None:
 
     holder.listen(service)
 
-    http = http_client(settings.tls)
+    http = replica_client(settings.tls)
     service.on_stop(http.aclose)
     child = ScoringChild(
         threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit

@@ -20,6 +20,7 @@ from services.gateway.errors import ApiError, first_problem, unavailable
 from services.gateway.inference import ChatRequest, CompletionRequest, Inference
 from services.gateway.rates import HeldResponse
 from shared.log import get_logger
+from shared.replica_http import route_of
 
 log = get_logger(__name__)
 router = APIRouter()
@@ -227,7 +228,8 @@ async def _send(context: Gateway, target: Target, path: str, asked: Inference) -
     try:
         key = (context.settings.replica_keys_dir / target.replica_id).read_text().strip()
         headers = {"authorization": f"Bearer {key}"}
-        request = context.http.build_request("POST", target.url + path, json=body, headers=headers)
+        url = route_of(target.url, path)
+        request = context.http.build_request("POST", url, json=body, headers=headers)
         return await context.http.send(request, stream=True)
     except UNSENT as error:
         raise TryNextReplica(f"{type(error).__name__}: {error}") from error

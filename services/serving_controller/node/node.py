@@ -133,7 +133,7 @@ class Node:
             options,
             host=settings.host,
             cache_dir=settings.work_dir / "vllm-cache",
-            tls=settings.tls,
+            is_over_tls=settings.tls.ca_file is not None,
             reads=settings.replica_reads,
             mark=f"RUNNER_NODE_ID={settings.node_id}",
             **own,

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from shared.tls import CA_FILE, CERT_FILE, Tls, require_https
+from shared.tls import Tls, require_https
 
 
 class Settings(BaseSettings):
@@ -40,6 +40,4 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _require_tls(self) -> Self:
         require_https(self.tls.ca_file, RUNNER_SERVING_CONTROLLER_URL=self.serving_controller_url)
-        if self.tls.ca_file and not self.tls.cert_file:
-            raise ValueError(f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} is set")
         return self

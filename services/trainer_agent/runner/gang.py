@@ -10,16 +10,14 @@ import base64
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from schemas.training import Member, StartTraining
 from services.trainer_agent.runner.settings import Settings
+from shared.certificates import new_pair
 from shared.files import create_whole
 from shared.log import get_logger
 from shared.ports import free_port
@@ -27,9 +25,6 @@ from shared.ports import free_port
 log = get_logger(__name__)
 
 LOOPBACK = "127.0.0.1"
-FOREVER = (datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
-"""A certificate lives as long as its attempt, and no machine's clock is part of that."""
-MAX_NAME = 64
 HANDSHAKE_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 MEETING_SECONDS = 900.0
@@ -47,7 +42,7 @@ class OwnCertificate:
     def __init__(self, folder: Path, *, node_id: str) -> None:
         self._path = folder / "gang.pem"
         if not self._path.exists():
-            create_whole(self._path, _new_pair(node_id))
+            create_whole(self._path, new_pair(node_id))
         certificate = x509.load_pem_x509_certificate(self._path.read_bytes())
         self.text = base64.b64encode(certificate.public_bytes(Encoding.DER)).decode()
 
@@ -213,21 +208,3 @@ async def _pump(source: Stream, sink: Stream) -> None:
 
 def _peer(writer: asyncio.StreamWriter) -> str:
     return str(writer.get_extra_info("peername"))
-
-
-def _new_pair(node_id: str) -> bytes:
-    """Return a key and a certificate that it signs itself, as PEM."""
-    key = Ed25519PrivateKey.generate()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node_id[:MAX_NAME])])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(FOREVER[0])
-        .not_valid_after(FOREVER[1])
-        .sign(key, None)
-    )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private + certificate.public_bytes(Encoding.PEM)

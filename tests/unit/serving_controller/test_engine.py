@@ -2,13 +2,15 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from deploy.local.certificates import AUTHORITY, renew_authority, server_certificate
+from deploy.local.certificates import AUTHORITY, renew_authority
 from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import EXTENSION, Engine
+from services.serving_controller.protocol import EngineOptions
 from services.serving_controller.settings import Settings
 from shared.clock import utc_now
 from shared.tls import Tls
@@ -65,17 +67,26 @@ def test_a_family_that_vllm_reads_itself_has_its_own_parser(spec: ReplicaSpec):
     assert "--enable-auto-tool-choice" not in Engine(tool_call_parser="").argv(spec, 8000)
 
 
-def test_replicas_serve_with_the_certificate_of_the_controller(spec, tmp_path):
-    renew_authority(tmp_path, now=utc_now())
-    both = server_certificate(tmp_path, "serving_controller", now=utc_now())
-    engine = Engine(tls=Tls(cert_file=both))
-    assert f"--ssl-certfile={both}" in engine.argv(spec, 8000)
-    assert (engine.scheme, engine.certificate) == ("https", (both,))
-    assert f"--ssl-keyfile={both}" in Engine(tls=Tls(cert_file=both, key_file=both)).argv(spec, 8000)
-    assert (Engine(tls=Tls()).scheme, Engine(tls=Tls()).certificate) == ("http", ())
+def test_a_replica_serves_with_the_certificate_that_it_is_given(spec, tmp_path):
+    options = Engine().argv(spec, 8000, certificate=tmp_path / "tls.pem")
+    assert f"--ssl-certfile={tmp_path / 'tls.pem'}" in options
+    assert not any(option.startswith("--ssl") for option in Engine().argv(spec, 8000))
+
+
+def test_a_lease_of_several_devices_gives_vllm_its_tensor_parallel_size(spec, tmp_path):
+    settings = settings_of(tmp_path, pool="gpu", devices_per_replica=4, one_process=False)
+    on_node = Engine.of(EngineOptions.model_validate_json(settings.engine.options.model_dump_json()))
+    for engine in (settings.engine, on_node):
+        assert "--tensor-parallel-size=4" in engine.argv(spec, 8000)
+        assert "--distributed-executor-backend=uni" not in engine.argv(spec, 8000)
 
 
 VALUES = {"kafka_bootstrap": "k:1", "kafka_username": "u", "kafka_password": "p", "http_port": 1}
+
+
+def settings_of(folder: Path, **changes: Any) -> Settings:
+    paths = dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), folder)
+    return Settings(**VALUES, **paths, postgres_dsn="postgresql://p", **changes)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +112,10 @@ def test_the_most_replicas_are_no_fewer_than_the_least(tmp_path):
     assert Settings(**fields).policy.max_replicas_per_pool == 3
 
 
-def test_where_servers_are_verified_the_controller_needs_a_certificate(tmp_path):
+def test_where_nodes_verify_servers_the_controller_needs_a_certificate(tmp_path):
     renew_authority(tmp_path, now=utc_now())
-    paths = dict.fromkeys(("scratch_dir", "replicas_dir", "keys_dir"), tmp_path)
+    tls = Tls(ca_file=tmp_path / AUTHORITY)
+    assert settings_of(tmp_path, tls=tls).engine.is_over_tls
+    assert not settings_of(tmp_path).engine.is_over_tls
     with pytest.raises(ValidationError, match="RETUNE_CERT_FILE: found nothing, expected a file because"):
-        Settings(**VALUES, **paths, postgres_dsn="postgresql://p", tls=Tls(ca_file=tmp_path / AUTHORITY))
+        settings_of(tmp_path, pool="cluster", on_nodes=True, tls=tls)
