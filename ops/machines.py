@@ -12,7 +12,7 @@ MACHINES = """
       FROM provisioner.operator_machine ORDER BY pool, machine"""
 
 FAILURES = """
-    SELECT failed_at, pool, machine, devices, job_id, attempt, kind, message
+    SELECT failed_at, pool, machine, devices, job_id, attempt, lease_id, holder, kind, message
       FROM provisioner.operator_machine_failure
      WHERE ($1::text IS NULL OR pool = $1) AND ($2::text IS NULL OR machine = $2)
      ORDER BY failed_at DESC, node_id LIMIT $3"""

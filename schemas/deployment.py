@@ -62,8 +62,8 @@ class ReplicaAddress(Value):
     incarnation: str
     """Changes at every start of the process; a lost one never comes back."""
     url: str
-    """`http://host:port`, or over TLS `https://host:port#sha256=<digest of its certificate>`, which callers take and no
-    other; the key to it is a file of the stack, never an event."""
+    """`http://host:port`, or over TLS `https://host:port#sha256=<digest of its certificate>`: callers take that one
+    and no other. The key to it is a file of the stack, never an event."""
 
 
 class PoolFact(Message):

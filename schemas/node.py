@@ -323,6 +323,41 @@ class MachineFailure(Value):
     message: Annotated[str, Field(max_length=500)]
     """What happened, for people; what is longer is cut off."""
 
+    @property
+    def subject(self) -> str:
+        """What counts as one job."""
+        return self.job_id
+
+
+class LeaseFailure(Value):
+    """The node of a service's lease that failed for a reason of its machine."""
+
+    machine: str
+    """The host's name that the cluster backend has for it."""
+    lease_id: str
+    """Id of the lease."""
+    holder: str
+    """Name of the service that had the lease."""
+    purpose: str
+    """What it was for, in a word or two for people."""
+    node_id: str
+    """Id of the node."""
+    devices: tuple[Count, ...] = ()
+    """Numbers of the devices that the lease had in the pool."""
+    failed_at: datetime
+    """When it was recorded."""
+    counts_until: datetime | None = None
+    """Until when it counts for a cordon; None: it counts no more since its machine was uncordoned."""
+    has_lost_machine: bool
+    """Whether the cluster backend lost the machine; False: the node ended there, and its program may be at fault."""
+    message: Annotated[str, Field(max_length=500)]
+    """What happened, for people; what is longer is cut off."""
+
+    @property
+    def subject(self) -> str:
+        """What counts as one job: a lost machine is no program's fault, and a program that ends everywhere is one."""
+        return self.lease_id if self.has_lost_machine else self.holder
+
 
 class PoolCapacityChanged(Message):
     """A pool has other nodes or devices than before, all, free or leased, or a machine of it has failed."""
@@ -360,11 +395,13 @@ class PoolCapacityChanged(Message):
     leases: tuple[LeasedDevices, ...] = ()
     """What services lease of it, each lease by itself, those that wait in the order in which they are served."""
     failures: Annotated[tuple[MachineFailure, ...], Field(max_length=50)] = ()
-    """The newest failures of its machines, the newest first; none in older messages."""
+    """The newest failures of its machines under attempts, the newest first; none in older messages."""
+    lease_failures: Annotated[tuple[LeaseFailure, ...], Field(max_length=50)] = ()
+    """The newest failures of its machines under leases, the newest first; none in older messages."""
     cordon_after_failures: Count | None = None
     """Failures that count after which a machine is cordoned; 0: never. None in older messages."""
     cordon_after_jobs: Count | None = None
-    """Of how many jobs these must be. None in older messages."""
+    """Of how many jobs these must be, or leases whose machine was lost. None in older messages."""
 
     @property
     def name(self) -> str:

@@ -105,8 +105,11 @@ def history(
     machine: Annotated[str | None, typer.Option(help="Of this machine alone.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
 ) -> None:
-    """List failures of machines, the newest first: nodes that were lost, training that failed by its node's fault."""
-    names = ("failed_at", "pool", "machine", "devices", "job_id", "attempt", "kind", "message")
+    """List failures of machines, the newest first: nodes of jobs and leases that were lost, training that failed."""
+    names = (
+        *("failed_at", "pool", "machine", "devices", "job_id", "attempt", "lease_id", "holder", "kind"),
+        "message",
+    )
     _show(names, asyncio.run(list_failures(connection(), pool=pool, machine=machine, limit=limit)))
 
 

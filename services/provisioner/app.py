@@ -29,7 +29,13 @@ def build(settings: Settings | None = None) -> Service:
         return _backends(pools, settings, node_keys)
 
     handlers.register(service, Backends(local), node_keys, pools_file=settings.pools_file, connect=connect)
-    for query in (store.PRUNE_NODES, store.PRUNE_ATTEMPTS, store.PRUNE_FAILURES, store.PRUNE_SERVICE_LEASES):
+    for query in (
+        store.PRUNE_NODES,
+        store.PRUNE_ATTEMPTS,
+        store.PRUNE_FAILURES,
+        store.PRUNE_LEASE_FAILURES,
+        store.PRUNE_SERVICE_LEASES,
+    ):
         service.prune(query, older_than=settings.timing.history_retention)
     service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     return service

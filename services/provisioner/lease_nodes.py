@@ -74,10 +74,7 @@ def _on_member(lease: Lease, pool: Pool, member: Member, *, is_new: bool) -> Fol
     noticed = _noticed(_on_machine(_node(lease), member), member)
     after = replace(lease, node=noticed)
     before = _node(lease)
-    has_news = is_new or (noticed.notice_deadline, noticed.address) != (
-        before.notice_deadline,
-        before.address,
-    )
+    has_news = is_new or noticed != before
     return Followed(after, (leases.leased(after, pool),) if has_news else ())
 
 

@@ -4,15 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from schemas.node import FailureKind, MachineFailure, PoolCapacityChanged
-from services.provisioner.backends.protocol import AttemptStatus
-from services.provisioner.model import Attempt, Node, Pool
+from schemas.node import EXIT_FENCED, FailureKind, LeaseFailure, MachineFailure, PoolCapacityChanged
+from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
+from services.provisioner.model import CLEAN_EXITS, Attempt, Lease, Node, Pool
 from shared.errors import Refused
 
 FAILURES_WITHIN = timedelta(hours=24)
 """How long a failure counts against its machine."""
 MIN_JOBS = 2
-"""Of how many jobs the failures must be: one job alone may fail by its own fault, wherever it runs."""
+"""Of how many jobs the failures must be, or leases whose machine was lost: one job alone may fail by its own fault,
+wherever it runs, and so may a service's program."""
 NUM_ANNOUNCED = 50
 """Failures of a pool that are announced, the newest."""
 MESSAGE_CHARACTERS = 500
@@ -28,17 +29,43 @@ class Failure:
     devices: tuple[int, ...]
     """Numbers of the devices that it had there."""
     job_id: str
+    """Empty of a lease's node."""
     number: int
     """Number of the attempt."""
     failed_at: datetime
     message: str
     kind: FailureKind | None = None
-    """None where it was recorded before kinds were."""
+    """None of a lease's node, and where it was recorded before kinds were."""
     is_past: bool = False
     """Whether its machine was uncordoned since."""
+    lease_id: str = ""
+    """Lease whose node it was; empty of an attempt's node."""
+    holder: str = ""
+    """Name of the service that had the lease."""
+    purpose: str = ""
+    """What the lease was for."""
+    has_lost_machine: bool = False
+    """Of a lease's node: whether the backend lost the machine, and not its processes alone."""
 
     @property
-    def announced(self) -> MachineFailure:
+    def counts_until(self) -> datetime | None:
+        return None if self.is_past else self.failed_at + FAILURES_WITHIN
+
+    @property
+    def announced(self) -> MachineFailure | LeaseFailure:
+        if self.lease_id:
+            return LeaseFailure(
+                machine=self.machine,
+                lease_id=self.lease_id,
+                holder=self.holder,
+                purpose=self.purpose,
+                node_id=self.node_id,
+                devices=self.devices,
+                failed_at=self.failed_at,
+                counts_until=self.counts_until,
+                has_lost_machine=self.has_lost_machine,
+                message=self.message[:MESSAGE_CHARACTERS],
+            )
         return MachineFailure(
             machine=self.machine,
             kind=self.kind,
@@ -47,7 +74,7 @@ class Failure:
             node_id=self.node_id,
             devices=self.devices,
             failed_at=self.failed_at,
-            counts_until=None if self.is_past else self.failed_at + FAILURES_WITHIN,
+            counts_until=self.counts_until,
             message=self.message[:MESSAGE_CHARACTERS],
         )
 
@@ -86,6 +113,40 @@ def failure_of(
     )
 
 
+def failure_of_lease(
+    lease: Lease, status: AttemptStatus | None, message: str, *, now: datetime
+) -> Failure | None:
+    """Return what the record keeps of how a lease's node ended; None where its machine is not known, or not at fault.
+
+    An end by the fence is the platform's, and one that somebody asked for is nobody's.
+    """
+    member = next(iter(status.members), None) if status else None
+    host = lease.node and member and (member.host or lease.node.host)
+    if member is None or lease.node is None or not host or not _is_of_machine(member):
+        return None
+    return Failure(
+        lease.node.leased.node_id,
+        lease.pool,
+        host,
+        lease.devices,
+        job_id="",
+        number=0,
+        failed_at=now,
+        message=message,
+        lease_id=lease.lease_id,
+        holder=lease.holder,
+        purpose=lease.purpose,
+        has_lost_machine=member.has_lost_machine,
+    )
+
+
+def _is_of_machine(member: Member) -> bool:
+    if member.state is not MemberState.ENDED:
+        return False
+    by_itself = member.cause is Cause.EXITED and member.exit_code not in {*CLEAN_EXITS, EXIT_FENCED}
+    return member.has_lost_machine or member.cause is Cause.NODE_LOST or by_itself
+
+
 def lost_unnoticed(attempt: Attempt, status: AttemptStatus | None) -> tuple[Node, ...]:
     """Return the nodes of an attempt that has ended whose machine the backend lost, though another node failed first.
 
@@ -100,9 +161,12 @@ def lost_unnoticed(attempt: Attempt, status: AttemptStatus | None) -> tuple[Node
 
 
 def capacity(pool: Pool, failures: Sequence[Failure]) -> PoolCapacityChanged:
-    """Return what is announced of a pool. `failures`: its newest, the newest first."""
+    """Return what is announced of a pool. `failures`: the newest under attempts and those under leases, the newest of
+    each first."""
+    newest = [failure.announced for failure in failures]
     announced = {
-        "failures": tuple(failure.announced for failure in failures[:NUM_ANNOUNCED]),
+        "failures": tuple(each for each in newest if isinstance(each, MachineFailure))[:NUM_ANNOUNCED],
+        "lease_failures": tuple(each for each in newest if isinstance(each, LeaseFailure))[:NUM_ANNOUNCED],
         "cordon_after_failures": 0 if pool.is_local else pool.cordon_after_failures,
         "cordon_after_jobs": MIN_JOBS,
     }
@@ -119,7 +183,7 @@ def cordon_after(pool: Pool, machine: str, failures: Sequence[Failure]) -> Cordo
     """
     num_machines = pool.nodes + len(pool.cordoned)
     is_due = 0 < pool.cordon_after_failures <= len(failures)
-    of_jobs = {failure.job_id for failure in failures}
+    of_jobs = {failure.announced.subject for failure in failures}
     if (
         pool.is_local
         or machine in pool.cordoned
@@ -129,7 +193,9 @@ def cordon_after(pool: Pool, machine: str, failures: Sequence[Failure]) -> Cordo
     ):
         return None
     hours = FAILURES_WITHIN / timedelta(hours=1)
-    reason = f"{len(failures)} failures of {len(of_jobs)} jobs within {hours:g} h; the last: {failures[-1].message}"
+    holders = "jobs and services" if any(failure.lease_id for failure in failures) else "jobs"
+    count = f"{len(failures)} failures of {len(of_jobs)} {holders}"
+    reason = f"{count} within {hours:g} h; the last: {failures[-1].message}"
     return Cordon(pool.name, machine, "failures", reason)
 
 
@@ -158,11 +224,16 @@ def on_uncordon(pool: Pool, machine: str) -> Pool:
     return replace(pool, nodes=pool.nodes + (not is_drained), cordoned=cordoned)
 
 
-def avoided(pool: Pool, failures: Iterable[Failure], *, nodes: int) -> tuple[str, ...]:
-    """Return the machines that an attempt must not run on: those that are cordoned, and if the pool has enough others
-    those where its job has just failed.
+def is_recent(failure: Failure, now: datetime) -> bool:
+    """Return whether it counts: a day has not passed, and its machine was not uncordoned since."""
+    return failure.counts_until is not None and failure.counts_until > now
 
-    failures: of the job's attempt before.
+
+def avoided(pool: Pool, failures: Iterable[Failure], *, nodes: int) -> tuple[str, ...]:
+    """Return the machines that an attempt or a lease's node must not run on: those that are cordoned, and if the pool
+    has enough others those where it has just failed.
+
+    failures: of the job's attempt before, or the newest of the service's nodes.
     """
     if pool.is_local:
         return ()

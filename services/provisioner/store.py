@@ -25,6 +25,9 @@ NODE = Columns(
     " notice_deadline, host, public_key"
 )
 FAILURE = Columns("node_id, pool, machine, devices, job_id, number, failed_at, message, kind, is_past")
+LEASE_FAILURE = Columns(
+    "node_id, pool, machine, devices, lease_id, holder, purpose, failed_at, message, has_lost_machine, is_past"
+)
 CORDON = Columns("pool, machine, source, reason")
 LEASE = Columns(
     "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end,"
@@ -51,6 +54,9 @@ ADD_CORDON = f"""
     ON CONFLICT (pool, machine) DO UPDATE SET source = excluded.source, reason = excluded.reason"""
 REMOVE_CORDON = "DELETE FROM cordon WHERE (pool, machine) = ($1, $2)"
 MARK_PAST = "UPDATE machine_failure SET is_past = true WHERE (pool, machine) = ($1, $2) AND NOT is_past"
+MARK_PAST_UNDER_LEASES = (
+    "UPDATE lease_failure SET is_past = true WHERE (pool, machine) = ($1, $2) AND NOT is_past"
+)
 
 # A node fails once: that it was lost and that training failed there are one failure.
 ADD_FAILURE = f"""
@@ -63,6 +69,21 @@ FAILURES_OF_ATTEMPT = f"""
 NEWEST_FAILURES = f"""
     SELECT {FAILURE.selected} FROM machine_failure
      WHERE pool = $1 ORDER BY failed_at DESC, node_id LIMIT $2"""
+# That the machine was lost may be known later than that the node ended.
+ADD_LEASE_FAILURE = f"""
+    INSERT INTO lease_failure ({LEASE_FAILURE.names}) VALUES ({LEASE_FAILURE.parameters()})
+    ON CONFLICT (node_id) DO UPDATE
+       SET has_lost_machine = true, message = excluded.message
+     WHERE excluded.has_lost_machine AND NOT lease_failure.has_lost_machine"""
+LEASE_FAILURES_OF_MACHINE = f"""
+    SELECT {LEASE_FAILURE.selected} FROM lease_failure
+     WHERE (pool, machine) = ($1, $2) AND failed_at >= $3 AND NOT is_past ORDER BY failed_at, node_id"""
+NEWEST_LEASE_FAILURES = f"""
+    SELECT {LEASE_FAILURE.selected} FROM lease_failure
+     WHERE pool = $1 AND ($2::text IS NULL OR holder = $2) ORDER BY failed_at DESC, node_id LIMIT $3"""
+PRUNE_LEASE_FAILURES = """
+    DELETE FROM lease_failure WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM lease_failure WHERE failed_at < now() - $1::interval LIMIT $2))"""
 PRUNE_FAILURES = """
     DELETE FROM machine_failure WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM machine_failure WHERE failed_at < now() - $1::interval LIMIT $2))"""
@@ -198,22 +219,42 @@ async def remove_cordon(conn: Connection, pool: str, machine: str) -> None:
     """Its failures until now count no more: the machine was repaired, or was never at fault."""
     await conn.execute(REMOVE_CORDON, pool, machine)
     await conn.execute(MARK_PAST, pool, machine)
+    await conn.execute(MARK_PAST_UNDER_LEASES, pool, machine)
 
 
 async def add_failure(conn: Connection, failure: Failure) -> None:
-    await conn.execute(ADD_FAILURE, *FAILURE.values(failure))
+    if failure.lease_id:
+        await conn.execute(ADD_LEASE_FAILURE, *LEASE_FAILURE.values(failure))
+    else:
+        await conn.execute(ADD_FAILURE, *FAILURE.values(failure))
 
 
 async def list_failures_of_machine(
     conn: Connection, pool: str, machine: str, *, since: datetime
 ) -> list[Failure]:
-    """Return those since it was last uncordoned, the oldest first."""
-    return [read(Failure, row) for row in await conn.fetch(FAILURES_OF_MACHINE, pool, machine, since)]
+    """Return those since it was last uncordoned, under attempts and leases, the oldest first."""
+    under_attempts = await conn.fetch(FAILURES_OF_MACHINE, pool, machine, since)
+    under_leases = await conn.fetch(LEASE_FAILURES_OF_MACHINE, pool, machine, since)
+    failures = [*(read(Failure, row) for row in under_attempts), *map(_of_lease, under_leases)]
+    return sorted(failures, key=lambda failure: failure.failed_at)
 
 
 async def list_newest_failures(conn: Connection, pool: str, *, limit: int) -> list[Failure]:
-    """Return failures of a pool's machines, the newest first, those before an uncordon too."""
-    return [read(Failure, row) for row in await conn.fetch(NEWEST_FAILURES, pool, limit)]
+    """Return failures of a pool's machines, those before an uncordon too: so many under attempts, then so many under
+    leases, the newest of each first."""
+    under_attempts = await conn.fetch(NEWEST_FAILURES, pool, limit)
+    under_leases = await conn.fetch(NEWEST_LEASE_FAILURES, pool, None, limit)
+    return [*(read(Failure, row) for row in under_attempts), *map(_of_lease, under_leases)]
+
+
+async def find_last_failure_of_holder(conn: Connection, pool: str, holder: str) -> Failure | None:
+    """Return the newest failure of a machine of the pool under a lease of the service."""
+    row = await conn.fetchrow(NEWEST_LEASE_FAILURES, pool, holder, 1)
+    return _of_lease(row) if row else None
+
+
+def _of_lease(row: Record) -> Failure:
+    return read(Failure, row, job_id="", number=0)
 
 
 async def list_failures_of_attempt(conn: Connection, job_id: str, number: int) -> list[Failure]:

@@ -58,7 +58,7 @@ FREE: Mapping[str, Callable[[Any], Any]] = {
 SELDOM: Mapping[str, str] = {
     "scheduler": "everyone_queued find_deployment find_jobs find_running_job jobs_waiting_for lock_slot record_ignored"
     " save_deployment save_device_limit typical_run_time",
-    "provisioner": "add_cordon add_failure list_failures_of_machine remove_cordon",
+    "provisioner": "add_cordon add_failure find_last_failure_of_holder list_failures_of_machine remove_cordon",
     "trainer_agent": "keep_claim record_dropped",
     "evaluator": "add_baseline archive_version find_artifact find_evaluation find_version is_archived is_running"
     " list_replicas",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from schemas.node import AllocatedNode, FailureKind, MachineFailure, PoolCapacityChanged
+from schemas.node import AllocatedNode, FailureKind, LeaseFailure, MachineFailure, PoolCapacityChanged
 from services.gateway.machines import Cordon, HeldNodes
 from services.gateway.page import formats
 from services.gateway.page.views import Badge
@@ -42,7 +42,7 @@ class Machine:
     source: str = ""
     reason: str = ""
     since: datetime | None = None
-    failures: tuple[MachineFailure, ...] = ()
+    failures: tuple[MachineFailure | LeaseFailure, ...] = ()
     """Those that are announced, the newest first."""
     counted: str = ""
     """What of them counts for a cordon; empty where that is not known."""
@@ -53,15 +53,26 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Failure:
+    fact: MachineFailure | LeaseFailure
+    what: str
+    """What failed, in a word or two."""
+    subject_id: str
+    """Id of the job, or of the lease."""
+    of: str
+    """Which attempt of the job, or what the lease was for and whose."""
+
+
+@dataclass(frozen=True)
 class Pool:
     fact: PoolCapacityChanged
     machines: tuple[Machine, ...]
     num_left_out: int
 
     @property
-    def failures(self) -> tuple[tuple[MachineFailure, str], ...]:
-        """The newest failures of all its machines, each with the word for what failed."""
-        return tuple((failure, KINDS[failure.kind]) for failure in self.fact.failures)
+    def failures(self) -> tuple[Failure, ...]:
+        """The newest failures of all its machines, each with the word for what failed and what ran there."""
+        return tuple(map(_shown, failures_of(self.fact)))
 
 
 @dataclass
@@ -82,14 +93,32 @@ def pools(
     return [_pool(fact, held, cordons, now=now) for fact in facts]
 
 
-def counted(failures: Sequence[MachineFailure], fact: PoolCapacityChanged, *, now: datetime) -> str:
+def failures_of(fact: PoolCapacityChanged) -> tuple[MachineFailure | LeaseFailure, ...]:
+    """Return the newest failures of a pool's machines, the newest first, under attempts and under leases."""
+    return tuple(
+        sorted((*fact.failures, *fact.lease_failures), key=lambda each: each.failed_at, reverse=True)
+    )
+
+
+def _shown(failure: MachineFailure | LeaseFailure) -> Failure:
+    if isinstance(failure, MachineFailure):
+        return Failure(failure, KINDS[failure.kind], failure.job_id, f"attempt {failure.attempt}")
+    what = "machine lost" if failure.has_lost_machine else "node ended"
+    return Failure(failure, what, failure.lease_id, f"leased for {failure.purpose} by {failure.holder}")
+
+
+def counted(
+    failures: Sequence[MachineFailure | LeaseFailure], fact: PoolCapacityChanged, *, now: datetime
+) -> str:
     """Return what of a machine's failures counts for a cordon, and when it is cordoned."""
     if not failures or fact.cordon_after_failures is None:
         return ""
     if fact.cordon_after_failures == 0:
         return "only an operator cordons machines of this pool"
     counting = [each for each in failures if each.counts_until is not None and each.counts_until > now]
-    jobs = formats.plural(len({each.job_id for each in counting}), "job")
+    jobs = formats.plural(len({each.subject for each in counting}), "job")
+    if any(isinstance(each, LeaseFailure) for each in counting):
+        jobs += " or service(s)"
     least = formats.plural(fact.cordon_after_jobs or 1, "job")
     words = f"counting {len(counting)} from {jobs}" if counting else "none counts"
     return f"{words}; cordoned at {fact.cordon_after_failures} from {least}"
@@ -105,7 +134,7 @@ def _pool(
     idle = [*fact.cordoned, *(str(number) for number in fact.drained if str(number) not in fact.cordoned)]
     every = [*machines.values(), *(_machine(name, fact, _Used(), why) for name in idle if name not in listed)]
     known = {name for machine in every for name in (machine.name, machine.host)}
-    failed = dict.fromkeys(each.machine for each in fact.failures if each.machine not in known)
+    failed = dict.fromkeys(each.machine for each in failures_of(fact) if each.machine not in known)
     every += [Machine(name, "free") for name in failed]
     every = [_with_failures(machine, fact, now=now) for machine in every]
     every.sort(key=lambda each: ([*STATES].index(each.state), len(each.name), each.name))
@@ -113,7 +142,7 @@ def _pool(
 
 
 def _with_failures(machine: Machine, fact: PoolCapacityChanged, *, now: datetime) -> Machine:
-    failures = tuple(each for each in fact.failures if each.machine in (machine.name, machine.host))
+    failures = tuple(each for each in failures_of(fact) if each.machine in (machine.name, machine.host))
     return replace(machine, failures=failures, counted=counted(failures, fact, now=now))
 
 

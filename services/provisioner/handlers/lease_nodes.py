@@ -20,6 +20,7 @@ from services.provisioner.handlers.leases import (
     pool_of,
     save,
 )
+from services.provisioner.handlers.machines import record_of_lease
 from services.provisioner.lease_nodes import Followed
 from services.provisioner.model import PROGRAMS, Lease, LeaseState
 from services.provisioner.node_keys import NodeKeys
@@ -66,17 +67,24 @@ class LeaseNodes:
         log.warning("node of a lease not started", lease_id=task.lease_id, name=task.name, error=str(error))
         await _apply(unit, lease, lease_nodes.on_failed(lease, str(error)))
 
-    async def stop(self, task: StopLeaseNode) -> None:
-        """Remove the node. Who computed there has ended, or has no lease any more: it is given no time."""
+    async def stop(self, task: StopLeaseNode) -> AttemptStatus | None:
+        """Remove the node. Who computed there has ended, or has no lease any more: it is given no time.
+
+        Return how it ended.
+        """
         backend = self.backends.of(task.pool)
         await backend.stop(task.name, 0.0)
+        status = await backend.inspect(task.name)
         await backend.forget(task.name)
         failpoint("provider.delete.after")
+        return status
 
-    async def stopped(self, task: StopLeaseNode, result: None, unit: Unit) -> None:
-        """Give its devices to who waits for them."""
+    async def stopped(self, task: StopLeaseNode, result: AttemptStatus | None, unit: Unit) -> None:
+        """Give its devices to who waits for them. Its holder may have missed a machine before the backend did."""
         lease = await _get(unit, task)
         if lease.state is not LeaseState.ENDED:
+            if result and any(member.has_lost_machine for member in result.members):
+                await record_of_lease(unit, lease, result, f"machine of node {task.name}-n0 was lost")
             await store.save_lease(unit.conn, leases.on_released(lease))
             await announce(unit, await pool_of(unit, lease))
 
@@ -93,7 +101,10 @@ async def observed(unit: Unit, status: AttemptStatus) -> bool:
     if lease is None or lease_nodes.is_wanted(lease):
         return False
     pool = await pool_of(unit, lease)
-    await _apply(unit, lease, lease_nodes.on_status(lease, pool, status))
+    followed = lease_nodes.on_status(lease, pool, status)
+    await _apply(unit, lease, followed)
+    if followed.lease.has_ended and not lease.has_ended:
+        await record_of_lease(unit, lease, status, followed.lease.end_message)
     return True
 
 

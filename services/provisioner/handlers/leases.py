@@ -1,5 +1,7 @@
 """Leases of services: asked for, extended, given back, and over; and who waits is served whenever a pool changes."""
 
+from datetime import datetime
+
 from pydantic import BaseModel
 
 from schemas.base import DeviceKind, Message
@@ -7,7 +9,7 @@ from schemas.node import LeaseDevices, LeaseEnd, ReturnDevices
 from services.provisioner import leases, machines, store
 from services.provisioner.handlers.tasks import BackendTask
 from services.provisioner.leases import FENCE
-from services.provisioner.machines import avoided
+from services.provisioner.machines import Failure, avoided, is_recent
 from services.provisioner.model import Lease, LeaseNodeState, Pool
 from shared.errors import Refused
 from shared.log import get_logger
@@ -61,7 +63,8 @@ async def save(unit: Unit, pool: Pool, lease: Lease, *events: Message, before: L
     if before is not None and before.node is not None and before.node.state is state:
         return
     if state is LeaseNodeState.STARTING:
-        await unit.start_task(_start(pool, lease))
+        failure = await store.find_last_failure_of_holder(unit.conn, pool.name, lease.holder)
+        await unit.start_task(_start(pool, lease, failure, now=unit.now))
     elif state is LeaseNodeState.ENDING and lease.devices:
         assert lease.node is not None, "a state is of a node"
         await unit.start_task(StopLeaseNode(lease_id=lease.lease_id, name=lease.node.name, pool=pool.name))
@@ -129,7 +132,8 @@ async def _end(unit: Unit, lease: Lease, reason: LeaseEnd) -> None:
     await announce(unit, await pool_of(unit, lease))
 
 
-def _start(pool: Pool, lease: Lease) -> StartLeaseNode:
+def _start(pool: Pool, lease: Lease, failure: Failure | None, *, now: datetime) -> StartLeaseNode:
+    """`failure`: the last one of the service's nodes in the pool."""
     assert lease.node is not None, "it was given a node"
     return StartLeaseNode(
         lease_id=lease.lease_id,
@@ -139,5 +143,5 @@ def _start(pool: Pool, lease: Lease) -> StartLeaseNode:
         num_devices=lease.num_devices,
         devices=lease.devices,
         device=pool.device,
-        excluded=avoided(pool, (), nodes=1),
+        excluded=avoided(pool, [failure] if failure and is_recent(failure, now) else [], nodes=1),
     )

@@ -13,8 +13,8 @@ from schemas.training import TrainingFailed
 from services.provisioner import machines, store
 from services.provisioner.backends.protocol import AttemptStatus
 from services.provisioner.handlers.leases import announce
-from services.provisioner.machines import FAILURES_WITHIN, Cordon
-from services.provisioner.model import Attempt, Pool
+from services.provisioner.machines import FAILURES_WITHIN, Cordon, Failure
+from services.provisioner.model import Attempt, Lease, Pool
 from shared.errors import Refused
 from shared.log import get_logger
 from shared.messaging.unit import Unit
@@ -55,11 +55,26 @@ async def record_unnoticed(unit: Unit, attempt: Attempt, status: AttemptStatus |
         await _record(unit, attempt.with_node(node), node.node_id, FailureKind.NODE_LOST, message)
 
 
+async def record_of_lease(unit: Unit, lease: Lease, status: AttemptStatus | None, message: str) -> None:
+    """Keep that a lease's node ended by its machine; once it may be known to be lost, once more."""
+    failure = machines.failure_of_lease(lease, status, message, now=unit.now)
+    pool = failure and await store.lock_pool(unit.conn, lease.pool)
+    if failure and pool:
+        log.warning(
+            "machine failed under a lease", machine=failure.machine, lease_id=lease.lease_id, reason=message
+        )
+        await _keep(unit, pool, failure)
+
+
 async def _record(unit: Unit, attempt: Attempt, node_id: str, kind: FailureKind, message: str) -> None:
     pool = await store.lock_pool(unit.conn, attempt.pool)
     failure = pool and machines.failure_of(attempt, pool, node_id, kind, message, now=unit.now)
-    if not pool or not failure:
-        return
+    if pool and failure:
+        await _keep(unit, pool, failure)
+
+
+async def _keep(unit: Unit, pool: Pool, failure: Failure) -> None:
+    """Add it to the record, and cordon its machine where that is once too often."""
     await store.add_failure(unit.conn, failure)
     recent = await store.list_failures_of_machine(
         unit.conn, pool.name, failure.machine, since=unit.now - FAILURES_WITHIN

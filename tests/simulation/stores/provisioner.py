@@ -68,8 +68,12 @@ async def remove_cordon(conn: Tables, pool: str, machine: str) -> None:
 
 
 async def add_failure(conn: Tables, failure: Failure) -> None:
-    if conn.get("machine_failure", failure.node_id) is None:
+    known = conn.get("machine_failure", failure.node_id)
+    if known is None:
         conn.put("machine_failure", failure.node_id, failure)
+    elif failure.has_lost_machine and not known.has_lost_machine:
+        later = replace(known, has_lost_machine=True, message=failure.message)
+        conn.put("machine_failure", failure.node_id, later)
 
 
 async def list_failures_of_machine(
@@ -87,7 +91,14 @@ async def list_newest_failures(conn: Tables, pool: str, *, limit: int) -> list[F
     by_node = sorted(
         (each for each in conn.rows("machine_failure") if each.pool == pool), key=lambda each: each.node_id
     )
-    return sorted(by_node, key=lambda each: each.failed_at, reverse=True)[:limit]
+    newest = sorted(by_node, key=lambda each: each.failed_at, reverse=True)
+    under_attempts = [each for each in newest if not each.lease_id][:limit]
+    return under_attempts + [each for each in newest if each.lease_id][:limit]
+
+
+async def find_last_failure_of_holder(conn: Tables, pool: str, holder: str) -> Failure | None:
+    newest = await list_newest_failures(conn, pool, limit=len(conn.rows("machine_failure")))
+    return next((each for each in newest if each.holder == holder), None)
 
 
 async def list_failures_of_attempt(conn: Tables, job_id: str, number: int) -> list[Failure]:

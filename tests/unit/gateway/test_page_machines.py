@@ -136,11 +136,27 @@ def test_every_failure_is_shown_with_its_kind_job_attempt_and_words():
         a_failure(kind=None, job="ftjob-3"),
     )
     (pool,) = pools([with_failures(lost, failed, older)], [], [], now=NOON)
-    assert [what for _, what in pool.failures] == ["node lost", "training failed", "unknown"]
+    assert [each.what for each in pool.failures] == ["node lost", "training failed", "unknown"]
     html = text("admin_machines_parts.html.jinja", pools=[pool], now=NOON)
     assert all(
         part in html for part in ("node lost", "training failed", "ftjob-2", "attempt 2", "no heartbeat")
     )
+
+
+def test_a_failure_under_a_lease_is_shown_with_the_lease_and_whose_it_was():
+    fields = {
+        "machine": "gpu-7", "lease_id": "lease-1", "holder": "serving_controller", "purpose": "serving",
+        "node_id": "r-1-e1-n0", "devices": (0, 1), "failed_at": NOON, "counts_until": NOON + timedelta(hours=24),
+        "has_lost_machine": True, "message": "the machine is off",
+    }  # fmt: skip
+    fact = with_failures(a_failure(), lease_failures=(fields, {**fields, "has_lost_machine": False}))
+    pool = rendered(fact)
+    assert [each.what for each in pool.failures] == ["machine lost", "node ended", "node lost"]
+    assert pool.failures[0].of == "leased for serving by serving_controller"
+    assert (pool.machines[0].name, len(pool.machines[0].failures)) == ("gpu-7", 3)
+    assert pool.machines[0].counted.startswith("counting 3 from 3 jobs or service(s); cordoned at 3")
+    html = text("admin_machines_parts.html.jinja", pools=[pool], now=NOON)
+    assert all(part in html for part in ("lease-1", "the machine is off", "leased for serving"))
 
 
 def test_every_kind_of_failure_has_a_word():

@@ -74,6 +74,16 @@ class TestAddress:
         assert (again.events, named(again.lease).address) == ((), "10.0.0.7")
 
 
+class TestMachine:
+    def test_is_announced_once_the_backend_names_it(self):
+        running = started(shown(MemberState.RUNNING, address="10.0.0.7")).lease
+        addressed = seen(running, shown(MemberState.RUNNING, address="10.0.0.7")).lease
+        followed = seen(addressed, shown(MemberState.RUNNING, host="n1", address="10.0.0.7"))
+        [fact] = followed.events
+        assert (fact.node.host, fact.node.address) == ("n1", "10.0.0.7")
+        assert seen(followed.lease, shown(MemberState.RUNNING, host="n1")).events == ()
+
+
 class TestStart:
     def test_announces_the_node_with_its_key(self):
         followed = started()

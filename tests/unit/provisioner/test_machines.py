@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from deploy.local.settings import REPOSITORY
-from schemas.node import FailureKind
+from schemas.node import EXIT_FENCED, FailureKind, LeaseFailure
 from services.provisioner import decide
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.decide import Create
@@ -19,11 +19,13 @@ from services.provisioner.machines import (
     capacity,
     cordon_after,
     failure_of,
+    failure_of_lease,
+    is_recent,
     lost_unnoticed,
     on_cordon,
     on_uncordon,
 )
-from services.provisioner.model import Pool
+from services.provisioner.model import Lease, LeaseNode, LeaseNodeState, LeaseState, Pool
 from shared.errors import Refused
 from tests.unit.provisioner.attempts import NOON, a_pool, a_schedule, running
 
@@ -230,3 +232,91 @@ class TestAvoided:
         assert devices(a_pool(nodes=1)) == (1,)
         assert devices(a_pool(nodes=1, leased={0: frozenset({1})})) == (0,)
         assert devices(a_cluster(nodes=1)) == (0,)
+
+
+def a_lease() -> Lease:
+    node = LeaseNode("r-1-e1", LeaseNodeState.RUNNING, host="n1")
+    times = {"asked_at": NOON, "until": NOON + FAILURES_WITHIN}
+    who = {"holder": "serving_controller", "purpose": "serving", "pool": "spot", "num_devices": 1}
+    return Lease("lease-1", **who, **times, state=LeaseState.HELD, machine=0, devices=(3,), node=node)
+
+
+def ended(**member: object) -> AttemptStatus:
+    return AttemptStatus("r-1-e1", (Member(0, MemberState.ENDED, **member),))
+
+
+LOST = ended(cause=Cause.NODE_LOST, host="n2", has_lost_machine=True)
+KILLED = ended(cause=Cause.EXITED, exit_code=137)
+
+
+def of_lease(status: AttemptStatus | None, **changes: object) -> Failure | None:
+    return failure_of_lease(replace(a_lease(), **changes), status, "gone", now=NOON)
+
+
+class TestFailureOfALease:
+    def test_has_the_machine_and_what_ran_there(self):
+        failure = of_lease(LOST)
+        assert failure is not None
+        assert failure.announced == LeaseFailure(
+            machine="n2", lease_id="lease-1", holder="serving_controller", purpose="serving", node_id="r-1-e1-n0",
+            devices=(3,), failed_at=NOON, counts_until=NOON + FAILURES_WITHIN, has_lost_machine=True, message="gone",
+        )  # fmt: skip
+
+    def test_is_of_the_machine_that_was_known_where_the_end_names_none(self):
+        failure = of_lease(KILLED)
+        assert failure is not None
+        assert (failure.machine, failure.has_lost_machine) == ("n1", False)
+
+    @pytest.mark.parametrize(
+        "status",
+        [
+            None,
+            AttemptStatus("r-1-e1", ()),
+            AttemptStatus("r-1-e1", (Member(0, MemberState.RUNNING, host="n1"),)),
+            ended(cause=Cause.PREEMPTED),
+            ended(cause=Cause.CANCELLED),
+            ended(cause=Cause.START_TIMEOUT),
+            ended(cause=Cause.UNKNOWN),
+            ended(cause=Cause.EXITED, exit_code=EXIT_FENCED),
+            ended(cause=Cause.EXITED, exit_code=143),
+        ],
+        ids=[
+            "unknown",
+            "no node",
+            "running",
+            "preempted",
+            "cancelled",
+            "late",
+            "forgotten",
+            "fenced",
+            "asked",
+        ],
+    )
+    def test_is_none_of_an_end_that_is_not_the_machines(self, status):
+        assert of_lease(status) is None
+
+    def test_is_none_where_nobody_knows_the_machine(self):
+        assert of_lease(KILLED, node=LeaseNode("r-1-e1")) is None
+        assert of_lease(KILLED, node=None) is None
+
+    def test_of_lost_machines_count_each_and_ends_of_a_program_as_one(self):
+        lost, killed = of_lease(LOST), of_lease(KILLED)
+        again = replace(killed, node_id="r-2-e1-n0", lease_id="lease-2")
+        assert cordon_after(a_cluster(cordon_after_failures=2), "n1", [killed, again]) is None
+        both = cordon_after(a_cluster(cordon_after_failures=2), "n1", [lost, again])
+        assert both is not None
+        assert both.reason.startswith("2 failures of 2 jobs and services within 24 h")
+        assert cordon_after(a_cluster(cordon_after_failures=2), "n1", [killed, *failures("a")]) is not None
+
+    def test_are_announced_apart_so_that_an_older_reader_reads_the_others(self):
+        fact = capacity(a_cluster(), [*failures("a"), of_lease(KILLED)])
+        assert [each.job_id for each in fact.failures] == ["a"]
+        assert [each.lease_id for each in fact.lease_failures] == ["lease-1"]
+
+    def test_is_avoided_by_the_next_node_while_it_counts(self):
+        failure = of_lease(KILLED)
+        assert is_recent(failure, NOON)
+        assert not is_recent(failure, NOON + FAILURES_WITHIN)
+        assert not is_recent(replace(failure, is_past=True), NOON)
+        assert avoided(a_cluster(), [failure], nodes=1) == ("n1",)
+        assert avoided(a_cluster(nodes=1), [failure], nodes=1) == ()
