@@ -16,6 +16,7 @@ from services.serving_controller.handlers.rounds import ReconcileLoop
 from services.serving_controller.handlers.steps import Steps
 from services.serving_controller.replica_metrics import ReplicaMetrics
 from services.serving_controller.settings import Settings
+from shared.nodes.requests import MAX_BODY_BYTES
 from shared.replica_http import replica_client
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
@@ -72,8 +73,8 @@ def _on_nodes(service: Service, settings: Settings) -> tuple[ReplicaBackend, Rep
 
     service.on_lead(end_local)
     door = NodeDoor(service, settings, engine=options)
-    service.on_post(protocol.ROUTE, door.report, max_bytes=protocol.MAX_BODY_BYTES)
-    service.on_post(protocol.OBJECTS_ROUTE, door.objects, max_bytes=protocol.MAX_BODY_BYTES)
+    service.on_post(protocol.ROUTE, door.report, max_bytes=MAX_BODY_BYTES)
+    service.on_post(protocol.OBJECTS_ROUTE, door.objects, max_bytes=MAX_BODY_BYTES)
     keys = ReplicaKeys(settings.replicas_dir, settings.keys_dir)
     backend = PoolBackend(Records(service), keys, engine=options)
     return backend, backend

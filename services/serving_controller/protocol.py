@@ -4,22 +4,18 @@ A body is JSON, signed with the node's key (`shared/signatures.py`). An order sa
 is to be done: whoever was away goes on from the next one.
 """
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.base import Count, Seconds, Sha256, Value
-from schemas.object_requests import MAX_REQUESTS, ObjectRequest
+from shared.nodes.requests import Name, NodeRequest
 
 ROUTE = "/v1/replica-nodes"
 OBJECTS_ROUTE = "/v1/replica-objects"
 """Routes of serving_controller, by POST."""
-MAX_BODY_BYTES = 1024 * 1024
 MAX_FOLDERS = 4096
-
-Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class FileProblem(StrEnum):
@@ -56,13 +52,9 @@ class FolderState(Value):
     """What happened, for people."""
 
 
-class NodeReport(Value):
+class NodeReport(NodeRequest):
     """The state of a replica's node."""
 
-    lease_id: Name
-    node_id: Name
-    time: datetime
-    """When the node signed it."""
     engine: str = ""
     """What computes its answers: release, product and precision."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -116,13 +108,3 @@ class NodeOrder(Value):
     folders: tuple[ModelFolder, ...] = ()
     start: ReplicaStart | None = None
     """None: nothing of a replica runs."""
-
-
-class ReplicaObjects(Value):
-    """Objects that a replica's node asks for at one time, to read them alone."""
-
-    lease_id: Name
-    node_id: Name
-    time: datetime
-    """When the node signed it."""
-    requests: Annotated[tuple[ObjectRequest, ...], Field(min_length=1, max_length=MAX_REQUESTS)]

@@ -38,6 +38,7 @@ from services.serving_controller.settings import Settings
 from shared.certificates import digest_of
 from shared.clock import utc_now
 from shared.model_files.tensors import BadModel
+from shared.nodes.requests import LeaseObjects
 from shared.postgres.migrate import migrate
 from shared.processes.identity import Identity
 from shared.replica_http import replica_client
@@ -388,9 +389,7 @@ class TestNodes:
             ObjectRequest(operation="put", key=own, sha256="0" * 64, size_bytes=1),
             ObjectRequest(operation="get", key=layout.base_model(base_sha, "../../x")),
         )
-        body = protocol.ReplicaObjects(
-            lease_id=world.lease_id, node_id=world.node_id, time=utc_now(), requests=asked
-        )
+        body = LeaseObjects(lease_id=world.lease_id, node_id=world.node_id, time=utc_now(), requests=asked)
         content = body.model_dump_json().encode()
         signature = {"retune-signature": KEY.signature_of(content)}
         status, answer = await world.door.objects(signature, content)

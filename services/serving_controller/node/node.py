@@ -5,16 +5,10 @@ replica ends with its lease, whoever is left (`shared/device_leases/fence.py`).
 """
 
 import asyncio
-import signal
-import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import httpx
-from pydantic import ValidationError
 
-from schemas.object_requests import ObjectRequest
 from services.serving_controller.clients import guard
 from services.serving_controller.clients.backend import EngineFacts, ReplicaSpec
 from services.serving_controller.clients.files import ModelFiles
@@ -27,23 +21,15 @@ from services.serving_controller.protocol import (
     EngineOptions,
     NodeOrder,
     NodeReport,
-    ReplicaObjects,
     ReplicaStart,
 )
 from shared.clock import utc_now
-from shared.http_client import http_client
 from shared.log import get_logger
-from shared.nodes.fence import Fence, GrantReader, why_fenced
-from shared.nodes.route import TIMEOUT, RequestFailed, SignedRoute
-from shared.nodes.signer import RequestSigner
-from shared.signatures import PrivateKey
-from shared.storage.presigned import PresignedObjectStore
+from shared.nodes.lease_node import Holder, OrderMissing
 
 log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
-SERVICE = "serving_controller"
-REFUSED = 403
 REPLICA = "replica"
 """Name of the node's replica on its machine: there is one."""
 
@@ -52,43 +38,38 @@ class Node:
     def __init__(self, settings: Settings, *, http: httpx.AsyncClient | None = None) -> None:
         """http: None is a client that verifies servers as the settings say."""
         self._settings = settings
-        self._key = PrivateKey(settings.node_key_file.read_text().strip())
-        self._http = http or http_client(settings.tls, timeout=TIMEOUT)
-        self._reports = self._route(ROUTE)
-        signer = RequestSigner(self._route(OBJECTS_ROUTE), self._objects, service=SERVICE)
-        objects = PresignedObjectStore(signer, ca_file=settings.tls.ca_file)
+        self._holder = Holder(
+            settings,
+            settings.serving_controller_url,
+            service="serving_controller",
+            report_route=ROUTE,
+            objects_route=OBJECTS_ROUTE,
+            http=http,
+        )
+        objects = self._holder.objects
         files = ModelFiles(objects, scratch=settings.work_dir, bases=settings.cache_dir / "base-models")
         self._folders = Folders(files, settings.work_dir / "replicas" / REPLICA)
         self._backend: LocalBackend | None = None
         self._facts: EngineFacts | None = None
         self._start: ReplicaStart | None = None
         """What was started; it stays when that has ended."""
-        self._answered_at = time.monotonic()
 
     async def run(self) -> None:
         """Follow orders, without end: the cluster backend ends the node, or the fence does."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _on_notice)
-        Fence(self._fence_reason(), end_child=self._end_replica).start()
+        self._holder.end_with_grant(self._end_replica)
         while True:
             await self.turn()
             await asyncio.sleep(POLL_SECONDS)
 
     async def turn(self) -> None:
         """Report once, and follow the order that comes; where none comes, everything stays."""
-        began = time.monotonic()
-        report = await self._report()
         try:
-            content = await self._reports.ask(lambda at: report.model_copy(update={"time": at}))
-            order = NodeOrder.model_validate_json(content)
-        except RequestFailed as error:
+            order = await self._holder.report(await self._report(), NodeOrder)
+        except OrderMissing as error:
             log.warning("no order", error=str(error))
-            if error.status == REFUSED and self._backend is not None:
+            if error.is_refused and self._backend is not None:
                 await self._backend.end(REPLICA)
             return
-        except ValidationError as error:
-            log.warning("no order", error=f"{SERVICE} answers what is no order: {error}")
-            return
-        self._answered_at = began
         await self._follow(order)
 
     async def _follow(self, order: NodeOrder) -> None:
@@ -166,36 +147,6 @@ class Node:
             }
         )
 
-    def _objects(self, asked: tuple[ObjectRequest, ...], at: datetime) -> ReplicaObjects:
-        settings = self._settings
-        return ReplicaObjects(lease_id=settings.lease_id, node_id=settings.node_id, time=at, requests=asked)
-
-    def _route(self, path: str) -> SignedRoute:
-        address = self._settings.serving_controller_url
-        return SignedRoute(address, path, service=SERVICE, key=self._key, http=self._http)
-
-    def _fence_reason(self) -> Callable[[], str]:
-        """Start to read the grant, if there is one. Return the function that says why the node must end itself.
-
-        With a grant, silence of the controller is no reason: the replica serves on until its lease is over.
-        """
-        settings, reader = self._settings, None
-        if settings.grant_file is not None:
-            reader = GrantReader(settings.grant_file, node_id=settings.node_id)
-            reader.start()
-        return lambda: why_fenced(
-            acknowledged_at=time.monotonic() if reader else self._answered_at,
-            grant=reader.grant if reader else None,
-            fence_after=settings.fence_after,
-            outage_limit=settings.fence_after,
-            now=time.monotonic(),
-        )
-
     def _end_replica(self) -> None:
         if self._backend is not None and (left := self._backend.kill(REPLICA)):
             log.error("processes of the replica survive SIGKILL", pids=left)
-
-
-def _on_notice() -> None:
-    """The controller has the notice of the cluster backend and lets the replica leave; nothing is to be done here."""
-    log.warning("notice: the node goes away")

@@ -12,6 +12,7 @@ from services.serving_controller.decide import nodes
 from services.serving_controller.model import NodeRecord
 from services.serving_controller.protocol import FolderState, ModelFolder, NodeReport, ReplicaStart
 from shared.device_leases.lease import HeldLease, LeaseState
+from shared.nodes import access
 from shared.signatures import PrivateKey, signed_request
 from tests.unit.serving_controller.builders import BASE_SHA, NOON, OTHER_SHA
 
@@ -25,7 +26,7 @@ ADAPTER = ModelFolder(folder_id="f-2", kind="adapter", digest=DIGEST, base_sha=B
 
 
 def why_not(lease: HeldLease = LEASE, report: NodeReport = REPORT, *, key: PrivateKey = KEY, now=NOON) -> str:
-    return nodes.why_not_of_the_node(
+    return access.why_not_of_the_node(
         lease, report, signed_request(b"body", key.signature_of(b"body")), now=now
     )
 
@@ -77,7 +78,7 @@ class TestNode:
         ids=["known", "without a node", "asked", "queued", "refused"],
     )
     def test_may_come_before_its_lease_is_known_to_have_it(self, lease, expected):
-        assert nodes.is_awaited(lease) is expected
+        assert access.is_awaited(lease) is expected
 
 
 class TestObjects:
@@ -97,13 +98,15 @@ class TestObjects:
         ],
     )
     def test_are_those_that_shall_be_there_to_read(self, operation, key, is_allowed):
-        reason = nodes.why_not_allowed(ObjectRequest(operation=operation, key=key), self.RECORD)
+        reason = access.why_not_read(
+            ObjectRequest(operation=operation, key=key), nodes.prefixes_of(self.RECORD)
+        )
         assert (reason == "") is is_allowed
 
     def test_are_none_before_anything_shall_be_there(self):
         asked = ObjectRequest(operation="get", key=layout.base_model(BASE_SHA))
-        assert nodes.why_not_allowed(asked, None).endswith("expected to read below nothing")
-        assert nodes.why_not_allowed(asked, replace(self.RECORD, folders=())) != ""
+        assert access.why_not_read(asked, nodes.prefixes_of(None)).endswith("expected to read below nothing")
+        assert access.why_not_read(asked, nodes.prefixes_of(replace(self.RECORD, folders=()))) != ""
 
 
 class TestRecord:
