@@ -103,6 +103,9 @@ class LeaseDevices(Message):
     """What they are for, in a word or two for people: `scoring`, `serving`."""
     pool: Reference
     """Name of a node pool. Where its machines are another backend's, the lease gets a node of its own there."""
+    has_node: bool = False
+    """Whether the holder lets that node compute. False: it computes itself, and can use a pool of the provisioner's
+    machine alone."""
     devices: Annotated[int, Field(ge=1, le=1024)]
     """Number of devices, all of one machine."""
     until: datetime

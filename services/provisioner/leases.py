@@ -160,7 +160,7 @@ def _new(command: LeaseDevices, pool: Pool | None, now: datetime) -> Lease:
 def _why_not(command: LeaseDevices, pool: Pool | None, now: datetime) -> tuple[str, str] | None:
     if pool is None or pool.is_removed:
         return "unknown_pool", f"no pool {command.pool}"
-    if not pool.is_local and command.purpose not in PROGRAMS:
+    if not pool.is_local and not (command.has_node and command.purpose in PROGRAMS):
         where = f"pool {pool.name} is of the backend {pool.backend}"
         return "not_local", f"{where}, expected one of the provisioner's machine, where {command.holder} runs"
     if command.devices > pool.devices_per_node:

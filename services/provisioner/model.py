@@ -77,7 +77,8 @@ PROGRAMS: Mapping[str, Program] = {
         ),
     )
 }
-"""Programs of nodes by the purpose of their lease: for these a pool may be of another backend than this machine."""
+"""Programs of nodes by the purpose of their lease: for these a pool may be of another backend than this machine,
+where their holder asks for a node."""
 
 
 class LeaseState(StrEnum):

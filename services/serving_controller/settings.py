@@ -129,7 +129,7 @@ class Settings(ServiceSettings):
             devices=self.devices_per_replica,
             purpose="serving",
             term=self.lease_term,
-            has_nodes=True,
+            has_nodes=self.on_nodes,
         )
 
     @property

@@ -1,7 +1,6 @@
 """Devices that a service leases of the provisioner: it asks, extends, hears what came of it, and gives them back.
 
-The service's schema has the table `held_lease` (its own migration), with the column `node` where it leases in pools
-of other backends. No process computes on the devices after `until`,
+The service's schema has the table `held_lease` (its own migration). No process computes on the devices after `until`,
 the end that was confirmed last: it ends itself then (`fence.py`), and nobody gets the devices earlier.
 """
 
@@ -27,11 +26,10 @@ from shared.service import Service
 EXTENSIONS_PER_TERM = 5
 """How often a lease is extended within its term: some of them may be late."""
 
-LEASE = Columns("subject, lease_id, state, devices, device, until, reason")
+LEASE = Columns("subject, lease_id, state, devices, device, until, reason, node")
 LIST = f"SELECT {LEASE.selected} FROM held_lease ORDER BY subject"
-LIST_WITH_NODES = f"SELECT {LEASE.selected}, node FROM held_lease ORDER BY subject"
 FIND = f"SELECT {LEASE.selected} FROM held_lease WHERE subject = $1"
-FIND_BY_ID = f"SELECT {LEASE.selected}, node FROM held_lease WHERE lease_id = $1"
+FIND_BY_ID = f"SELECT {LEASE.selected} FROM held_lease WHERE lease_id = $1"
 FORGET_ENDED = "DELETE FROM held_lease WHERE subject = $1 AND state IN ('ended', 'refused')"
 # One that is asked for again keeps its id, by which the provisioner extends it.
 ASK = """
@@ -41,9 +39,8 @@ LIST_OPEN = "SELECT subject FROM held_lease WHERE state IN ('asked', 'queued', '
 QUEUE = """
     UPDATE held_lease SET state = 'queued', reason = $2 WHERE lease_id = $1 AND state IN ('asked', 'queued')"""
 HOLD = """
-    UPDATE held_lease SET state = 'held', devices = $2, device = $3, until = $4, reason = ''
+    UPDATE held_lease SET state = 'held', devices = $2, device = $3, until = $4, node = $5, reason = ''
      WHERE lease_id = $1 AND state <> 'ended'"""
-SET_NODE = "UPDATE held_lease SET node = $2 WHERE lease_id = $1"
 END = "UPDATE held_lease SET state = $2, reason = $3 WHERE lease_id = $1"
 FORGET = "DELETE FROM held_lease WHERE subject = $1 RETURNING lease_id, state"
 
@@ -54,9 +51,9 @@ class DeviceLeases:
     def __init__(
         self, *, pool: str, devices: int, purpose: str, term: timedelta, has_nodes: bool = False
     ) -> None:
+        """has_nodes: whether nodes of the leases compute, in a pool of another backend than this machine."""
         self.pool = pool
         self.has_nodes = has_nodes
-        """Whether the service knows the nodes of leases, and may lease in pools of other backends."""
         self.term = term
         self._devices = devices
         self._purpose = purpose
@@ -74,6 +71,7 @@ class DeviceLeases:
             holder=unit.writer,
             purpose=self._purpose,
             pool=self.pool,
+            has_node=self.has_nodes,
             devices=self._devices,
             until=unit.now + self.term,
         )
@@ -84,8 +82,10 @@ class DeviceLeases:
         for row in await unit.conn.fetch(LIST_OPEN):
             await self.ask(unit, row["subject"])
 
-    async def give_back(self, unit: Unit, subject: str) -> None:
-        """Give back what is leased for the subject, if anything is: none of its processes is left."""
+    @staticmethod
+    async def give_back(unit: Unit, subject: str) -> None:
+        """Give back what is leased for the subject, if anything is: none of its processes is left, or they are on the
+        lease's node, which ends with it."""
         row = await unit.conn.fetchrow(FORGET, subject)
         if row is not None and row["state"] not in (LeaseState.ENDED, LeaseState.REFUSED):
             await unit.emit(ReturnDevices(lease_id=row["lease_id"]))
@@ -96,33 +96,26 @@ class DeviceLeases:
 
     async def list(self, conn: Connection) -> dict[str, HeldLease]:
         """Return all leases by subject."""
-        leases = [
-            read(HeldLease, row) for row in await conn.fetch(LIST_WITH_NODES if self.has_nodes else LIST)
-        ]
+        leases = [read(HeldLease, row) for row in await conn.fetch(LIST)]
         return {lease.subject: lease for lease in leases}
 
 
 async def find_by_id(conn: Connection, lease_id: str) -> HeldLease | None:
-    """Return the lease with its node."""
     row = await conn.fetchrow(FIND_BY_ID, lease_id)
     return read(HeldLease, row) if row else None
 
 
-def listen(service: Service, *, has_nodes: bool = False) -> None:
-    """Keep what the provisioner says of the leases of this service; `has_nodes`: also of their nodes."""
-    service.on(DevicesLeased, _leased_with_node if has_nodes else _leased)
+def listen(service: Service) -> None:
+    """Keep what the provisioner says of the leases of this service."""
+    service.on(DevicesLeased, _leased)
     service.on(DeviceLeaseQueued, _queued)
     service.on(DeviceLeaseEnded, _ended)
     service.on(CommandRefused, _refused, topic=NODE_EVENTS)
 
 
 async def _leased(fact: DevicesLeased, unit: Unit) -> None:
-    await unit.conn.execute(HOLD, fact.lease_id, list(fact.devices), fact.device, fact.until)
-
-
-async def _leased_with_node(fact: DevicesLeased, unit: Unit) -> None:
-    await _leased(fact, unit)
-    await unit.conn.execute(SET_NODE, fact.lease_id, fact.node and fact.node.model_dump(mode="json"))
+    node = fact.node and fact.node.model_dump(mode="json")
+    await unit.conn.execute(HOLD, fact.lease_id, list(fact.devices), fact.device, fact.until, node)
 
 
 async def _queued(fact: DeviceLeaseQueued, unit: Unit) -> None:

@@ -85,6 +85,7 @@ async def ask(
     purpose: str = "serving",
     devices: int = 1,
     pool: str = "shared",
+    has_node: bool = False,
     term: timedelta = 10 * MINUTE,
 ) -> str:
     """Ask for devices as the serving controller does; the lease's id."""
@@ -93,6 +94,7 @@ async def ask(
         holder="serving_controller",
         purpose=purpose,
         pool=pool,
+        has_node=has_node,
         devices=devices,
         until=utc_now() + term,
     )

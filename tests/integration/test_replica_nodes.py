@@ -186,7 +186,7 @@ async def test_a_provisioner_that_dies_at_a_start_has_one_node_of_the_lease(
     stack: Stack, attempts: Attempts, slurm: SlurmCluster, env: dict[str, str], failpoint: str
 ):
     async with killed_at(stack, "provisioner", failpoint, env=env):
-        lease = await ask(attempts, pool="cluster")
+        lease = await ask(attempts, pool="cluster", has_node=True)
     await alive(stack, "provisioner", env=env)
     await attempts.until(lease, DevicesLeased)
     assert len(running_jobs(slurm, lease_node_name(lease))) == 1

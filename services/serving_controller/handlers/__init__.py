@@ -16,7 +16,7 @@ def register(
     service: Service, reconcile_loop: ReconcileLoop, *, keep: timedelta, look_every: timedelta
 ) -> None:
     Messages(keep=keep).register(service)
-    holder.listen(service, has_nodes=True)
+    holder.listen(service)
     service.on_lead(reconcile_loop.start)
     service.every(look_every, reconcile_loop.look, singleton=True)
     if reconcile_loop.leases is not None:

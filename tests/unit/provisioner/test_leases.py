@@ -25,10 +25,16 @@ UNTIL = NOON + timedelta(minutes=5)
 
 
 def asked(
-    lease_id="lease-1", *, devices=1, pool="spot", until=UNTIL, purpose: str = "scoring"
+    lease_id="lease-1", *, devices=1, pool="spot", until=UNTIL, purpose="scoring", has_node=False
 ) -> LeaseDevices:
     return LeaseDevices(
-        lease_id=lease_id, holder="evaluator", purpose=purpose, pool=pool, devices=devices, until=until
+        lease_id=lease_id,
+        holder="evaluator",
+        purpose=purpose,
+        pool=pool,
+        has_node=has_node,
+        devices=devices,
+        until=until,
     )
 
 
@@ -106,8 +112,9 @@ class TestAsking:
         [
             (asked(pool="moon"), None, "unknown_pool"),
             (asked(), a_pool(is_removed=True), "unknown_pool"),
-            (asked(), a_pool(backend="slurm"), "not_local"),
-            (asked(devices=3, purpose="serving"), a_pool(backend="slurm"), "too_many_devices"),
+            (asked(purpose="serving"), a_pool(backend="slurm"), "not_local"),
+            (asked(purpose="training", has_node=True), a_pool(backend="slurm"), "not_local"),
+            (asked(devices=3, purpose="serving", has_node=True), a_pool(backend="slurm"), "too_many_devices"),
             (asked(devices=3), a_pool(), "too_many_devices"),
             (asked(until=NOON), a_pool(), "too_late"),
         ],
