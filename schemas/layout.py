@@ -87,6 +87,11 @@ def evaluation_items(eval_id: str, group: ItemGroup, page: int) -> str:
     return evaluation(eval_id, f"shown/{group}/{page:05d}.jsonl")
 
 
+def evaluation_outcome(eval_id: str, lease_id: str) -> str:
+    """Return the key of what the node of a lease gives back when its run of an evaluation has ended."""
+    return evaluation(eval_id, f"outcomes/{lease_id}.json")
+
+
 def log(job_id: str, attempt: int, node_index: int, number: int) -> str:
     return f"{node_logs(job_id, attempt, node_index)}{number:06d}"
 

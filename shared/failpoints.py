@@ -40,6 +40,8 @@ NAMES = frozenset(
         "s3.manifest.after",
         "eval.candidate.loaded",
         "eval.devices.leased",
+        "eval.work.saved",
+        "eval.outcome.read",
         "gateway.accepted",
         "gateway.removed",
         "webhook.sent",

@@ -18,6 +18,7 @@ POOLS = "retune"
 KAFKA_BOOTSTRAP = f"kafka-kafka-bootstrap.{NAMESPACE}:9092"
 TRAINER_AGENT_URL = f"http://trainer-agent.{NAMESPACE}:8004"
 SERVING_CONTROLLER_URL = f"http://serving-controller.{NAMESPACE}:8008"
+EVALUATOR_URL = f"http://evaluator.{NAMESPACE}:8006"
 HUB_TOKEN = "HUB_TOKEN"  # noqa: S105 - the name of the variable
 
 
@@ -31,6 +32,7 @@ def secrets(known: Mapping[str, str], options: argparse.Namespace) -> dict[str, 
         "RUNNER_KAFKA_PASSWORD": known["SECRET_KAFKA_RUNNER"],
         "RUNNER_TRAINER_AGENT_URL": options.trainer_agent_url,
         "RUNNER_SERVING_CONTROLLER_URL": options.serving_controller_url,
+        "RUNNER_EVALUATOR_URL": options.evaluator_url,
     }
     items = [
         _secret(options.namespace, "passwords", "Opaque", ours),
@@ -61,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
         "--serving-controller-url",
         default=SERVING_CONTROLLER_URL,
         help="address of serving_controller for nodes of replicas",
+    )
+    parser.add_argument(
+        "--evaluator-url", default=EVALUATOR_URL, help="address of the evaluator for nodes of evaluations"
     )
     return parser
 

@@ -136,7 +136,7 @@ def runner_env(state: State) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
     urls = {
         f"{service.upper()}_URL": f"{state.scheme}://{LOOPBACK}:{state.port(service)}"
-        for service in ("trainer_agent", "serving_controller")
+        for service in ("trainer_agent", "serving_controller", "evaluator")
     }
     settings = {**_kafka(state, RUNNER), **urls, **threads}
     return {f"RUNNER_{name}": value for name, value in settings.items()} | _authority(state)

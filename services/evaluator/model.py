@@ -10,6 +10,7 @@ from schemas.base import FileRef, Sha256, Value
 from schemas.evaluation import BenchmarkKind, CheckResult, Evidence, Expects, MarginPoints
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
+from services.evaluator.protocol import ScoringReport, StoredOutcome, Work
 from shared.transitions import Transitions
 
 
@@ -57,6 +58,23 @@ class Host:
     engine: str = ""
     served_name: str = ""
     served_base: str = ""
+
+
+@dataclass(frozen=True)
+class ScoringNode:
+    """What the node of an evaluation's lease shall do, and what the newest node has reported."""
+
+    eval_id: str
+    work: Work
+    report: ScoringReport | None = None
+    lost_nodes: int = 0
+    """Number of nodes that were lost with this work, one after the other."""
+
+    @property
+    def outcome(self) -> StoredOutcome | None:
+        """Where the run of this work has ended."""
+        is_of_it = self.report is not None and self.report.order_sha256 == self.work.order.sha256
+        return self.report.outcome if self.report is not None and is_of_it else None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from shared.cores import usable_cores
 from shared.device import Device
 from shared.device_leases.holder import DeviceLeases
 from shared.settings import ServiceSettings
+from shared.tls import require_https
 
 
 class Settings(ServiceSettings):
@@ -30,6 +31,15 @@ class Settings(ServiceSettings):
     pool: Annotated[str, Field(min_length=1)] | None = None
     """Pool of the provisioner's machine of which scoring leases its device; None: it takes the first that this
     machine has."""
+    on_nodes: bool = False
+    """Score on nodes of `pool`, which is of another backend than the provisioner's machine. Else scoring is a process
+    of this machine, and so must the devices of `pool` be. Nobody but that process answers then: `answers_by` is
+    ignored."""
+    device_name: str = ""
+    """Product name of the devices on which is scored, as `nvidia-smi --query-gpu=name` has it; what is measured on
+    another product is not compared. Empty: that of this machine's device; with `on_nodes` it must be named."""
+    nodes_s3_endpoint: str = ""
+    """Address at which nodes of scoring reach S3. Empty: `s3_endpoint`."""
     lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(minutes=5)
     """How long scoring outlives the last lease of its device that was confirmed; it is extended five times within
     it."""
@@ -85,6 +95,15 @@ class Settings(ServiceSettings):
     name."""
 
     @model_validator(mode="after")
+    def _requires_what_nodes_need(self) -> Self:
+        require_https(self.tls.ca_file, EVALUATOR_NODES_S3_ENDPOINT=self.nodes_s3_endpoint)
+        needed = {"pool": self.pool, "device_name": self.device_name}
+        missing = [name for name, value in needed.items() if not value]
+        if self.on_nodes and missing:
+            raise ValueError(f"{missing[0]}: found nothing, expected a name because on_nodes is set")
+        return self
+
+    @model_validator(mode="after")
     def _names_judge_and_model(self) -> Self:
         if (self.refusal_judge_url is None) != (self.refusal_judge_model is None):
             raise ValueError("refusal_judge_url and refusal_judge_model must be given together")
@@ -103,7 +122,9 @@ class Settings(ServiceSettings):
     def leases(self) -> DeviceLeases | None:
         if self.pool is None:
             return None
-        return DeviceLeases(pool=self.pool, devices=1, purpose="scoring", term=self.lease_term)
+        return DeviceLeases(
+            pool=self.pool, devices=1, purpose="scoring", term=self.lease_term, has_nodes=self.on_nodes
+        )
 
     @property
     def gates_at_once(self) -> int:

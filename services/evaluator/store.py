@@ -13,8 +13,10 @@ from services.evaluator.model import (
     GateResult,
     Host,
     Replica,
+    ScoringNode,
     Suite,
 )
+from services.evaluator.protocol import ScoringReport, Work
 from shared.errors import Rejected, StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
@@ -94,6 +96,18 @@ FIND_HOST = """
                AND replica.incarnation = host.incarnation LIMIT 1) AS engine
       FROM host WHERE eval_id = $1 AND (replica_id IS NOT NULL OR problem <> '')"""
 FORGET_HOST = "DELETE FROM host WHERE eval_id = $1"
+NODE = Columns("eval_id, work, report, lost_nodes")
+# What was reported of other work says nothing of this one.
+SAVE_WORK = f"""
+    INSERT INTO scoring_node (eval_id, work) VALUES ($1, $2)
+    ON CONFLICT (eval_id) DO UPDATE SET work = $2,
+        report = CASE WHEN scoring_node.work = $2 THEN scoring_node.report END,
+        lost_nodes = CASE WHEN scoring_node.work = $2 THEN scoring_node.lost_nodes ELSE 0 END
+    RETURNING {NODE.selected}"""
+SAVE_REPORT = f"UPDATE scoring_node SET report = $2 WHERE eval_id = $1 RETURNING {NODE.selected}"
+LOSE_NODE = "UPDATE scoring_node SET lost_nodes = lost_nodes + 1 WHERE eval_id = $1 RETURNING lost_nodes"
+FIND_NODE = f"SELECT {NODE.selected} FROM scoring_node WHERE eval_id = $1"
+FORGET_WORK = "DELETE FROM scoring_node WHERE eval_id = $1 RETURNING true"
 
 
 async def lock_job(conn: Connection, job_id: str) -> None:
@@ -252,6 +266,34 @@ async def find_host(conn: Connection, eval_id: str) -> Host | None:
 
 async def forget_host(conn: Connection, eval_id: str) -> None:
     await conn.execute(FORGET_HOST, eval_id)
+
+
+async def save_work(conn: Connection, work: Work) -> ScoringNode:
+    """Write what the evaluation's node shall do; return what is known of it already, if it is the same."""
+    row = await conn.fetchrow(SAVE_WORK, work.eval_id, work.model_dump(mode="json"))
+    assert row is not None, "it was written"
+    return read(ScoringNode, row)
+
+
+async def save_report(conn: Connection, eval_id: str, report: ScoringReport) -> ScoringNode | None:
+    """Keep what the node reports; None where nothing is to be done any more."""
+    row = await conn.fetchrow(SAVE_REPORT, eval_id, report.model_dump(mode="json"))
+    return read(ScoringNode, row) if row else None
+
+
+async def lose_node(conn: Connection, eval_id: str) -> int:
+    """Count a lost node; return how many were lost with the same work."""
+    return await conn.fetchval(LOSE_NODE, eval_id) or 0
+
+
+async def find_node(conn: Connection, eval_id: str) -> ScoringNode | None:
+    row = await conn.fetchrow(FIND_NODE, eval_id)
+    return read(ScoringNode, row) if row else None
+
+
+async def forget_work(conn: Connection, eval_id: str) -> bool:
+    """Return whether there was any, for a node that may be there."""
+    return bool(await conn.fetchval(FORGET_WORK, eval_id))
 
 
 async def add_verdict(conn: Connection, result: GateResult) -> None:

@@ -67,6 +67,7 @@ class Program:
 
 
 PROGRAMS: Mapping[str, Program] = {
+    "scoring": Program("services.evaluator.node", ("RUNNER_EVALUATOR_URL", "RETUNE_CA_FILE")),
     "serving": Program(
         "services.serving_controller.node",
         (
@@ -75,7 +76,7 @@ PROGRAMS: Mapping[str, Program] = {
             "RUNNER_REPLICA_READS",
             "RETUNE_CA_FILE",
         ),
-    )
+    ),
 }
 """Programs of nodes by the purpose of their lease: for these a pool may be of another backend than this machine,
 where their holder asks for a node."""

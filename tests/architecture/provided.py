@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -68,10 +68,10 @@ def requires(name: str) -> list[str]:
 
 
 @cache
-def loaded_by(program: str, *, without: str = "") -> set[str]:
+def loaded_by(program: str, *, without: Collection[str] = ()) -> set[str]:
     """Third-party modules of `python -m program`, of all of ours that it imports, and of what these start.
 
-    `without`: a program of ours that is not followed.
+    `without`: programs of ours that are not followed.
     """
     trees = {module.name: module.tree for module in modules()}
     seen: set[str] = set()
@@ -79,7 +79,7 @@ def loaded_by(program: str, *, without: str = "") -> set[str]:
     todo = [program]
     while todo:
         name = todo.pop()
-        if name == without:
+        if name in without:
             continue
         if name.split(".")[0] not in PACKAGES:
             foreign.add(name.split(".")[0])

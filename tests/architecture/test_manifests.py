@@ -292,14 +292,14 @@ class TestSecrets:
             (addresses["NODES_S3_ENDPOINT"], addresses["S3_ENDPOINT"]),
             (runner["RUNNER_TRAINER_AGENT_URL"], "http://trainer-agent:8004"),
             (runner["RUNNER_SERVING_CONTROLLER_URL"], "http://serving-controller:8008"),
+            (runner["RUNNER_EVALUATOR_URL"], "http://evaluator:8006"),
         ):
             host, port = services.rsplit(":", 1)
             assert nodes == f"{host}.{passwords.NAMESPACE}:{port}", "from another namespace"
         compose = containers.resolved(containers.services()["provisioner"])
-        of_replicas = {
-            "RUNNER_SERVING_CONTROLLER_URL"
-        }  # whose nodes are never of the provisioner's container
-        assert set(runner) - of_replicas == {name for name in compose if name.startswith("RUNNER_")}
+        # Nodes of leases are never of the provisioner's container.
+        of_leases = {"RUNNER_SERVING_CONTROLLER_URL", "RUNNER_EVALUATOR_URL"}
+        assert set(runner) - of_leases == {name for name in compose if name.startswith("RUNNER_")}
 
 
 class TestDisruptions:
@@ -398,7 +398,7 @@ class TestNetwork:
             for policy in policies.values()
             if "retune/service" in policy["spec"]["podSelector"].get("matchLabels", {})
         }
-        assert chosen == {"gateway", "serving_controller", "trainer_agent"}
+        assert chosen == {"gateway", "serving_controller", "trainer_agent", "evaluator"}
 
     def test_ports_are_those_of_the_parts(self):
         policies = str(of_kind("NetworkPolicy", COMPONENTS / "network"))

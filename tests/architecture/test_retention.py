@@ -65,6 +65,7 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
         "features",
         "logs",
         "evaluation_items",
+        "evaluation_outcome",
         "attempt_name",
         "is_dns_label",
         "dataclass",

@@ -25,6 +25,11 @@ MAX_LOG_BYTES = 1024 * 1024
 class ScoringCrashed(RetuneError):
     """The child ended without scores; another try may end better."""
 
+    def __init__(self, message: str, *, log: bytes = b"") -> None:
+        super().__init__(message)
+        self.log = log
+        """What the child wrote to its standard error; the end of it where it is long."""
+
 
 class ScoringChild:
     def __init__(self, *, threads: int | None, silence: timedelta, limit: timedelta) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -13,10 +13,11 @@ from uuid import uuid4
 from schemas import layout
 from schemas.base import FileRef
 from services.evaluator.decide.items import Asked, asked_of
-from services.evaluator.scoring.rows import read_tasks
+from services.evaluator.scoring.order import AnyPart, WorkOrder
+from services.evaluator.scoring.rows import read_tasks, reader_of
 from shared.errors import Rejected
 from shared.storage.models import fetch_base_model, fetch_model
-from shared.storage.objects import ObjectStore
+from shared.storage.objects import WriteOnceStore
 
 CLOCK_SECONDS = 1.0
 """Seconds by which a file's times may be behind the clock, at most."""
@@ -26,9 +27,13 @@ KINDS = ("base-models", "models", "blobs", "drafts", "work")
 class Cache:
     """Entries are whole: they appear under their name once every byte of them was verified."""
 
-    def __init__(self, objects: ObjectStore, root: Path, *, max_bytes: int) -> None:
+    def __init__(
+        self, objects: WriteOnceStore, root: Path, *, max_bytes: int, bases: Path | None = None
+    ) -> None:
+        """bases: folder of base models, which others share; None: in `root`."""
         self._objects = objects
         self._root = root
+        self._bases = bases or root / "base-models"
         self._max_bytes = max_bytes
         self._begun: list[float] = []
         self._trimming = asyncio.Lock()
@@ -45,9 +50,12 @@ class Cache:
 
     async def base_model(self, sha: str) -> Path:
         """Return the directory with the files of a base model."""
-        target = self._root / "base-models" / sha
+        target = self._bases / sha
         if not target.exists():
-            await fetch_base_model(self._objects, sha, target, draft=self._draft())
+            # Beside its place: a file system of its own may hold the base models.
+            await fetch_base_model(
+                self._objects, sha, target, draft=target.with_name(f".{sha}.{uuid4().hex}")
+            )
         os.utime(target)
         return target
 
@@ -73,6 +81,18 @@ class Cache:
             message = f"file {file.file_id} was not uploaded or was deleted: {key} does not exist"
             raise Rejected(message) from error
         return target
+
+    async def place(self, order: WorkOrder, files: Iterable[FileRef]) -> WorkOrder:
+        """Fetch what an order names by keys in S3, with these files of rows; return it with the paths here."""
+        paths = {
+            order.base_path: await self.base_model(Path(order.base_path).name),
+            order.candidate.path: await self.model(Path(order.candidate.path).name),
+        }
+        return order.at(paths | await self.blobs(files))
+
+    async def blobs(self, files: Iterable[FileRef]) -> dict[str, Path]:
+        """Return the paths of uploaded files by their keys in S3."""
+        return {layout.blob(file.sha256): await self.blob(file) for file in files}
 
     def work_dir(self, name: str) -> Path:
         """Return a work directory, with what an earlier try left in it."""
@@ -102,6 +122,11 @@ def count_lines(path: Path) -> int:
     """Count the lines with something in them."""
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
+
+
+def keys_in(parts: Iterable[AnyPart], paths: Mapping[str, Path]) -> dict[str, list[str]]:
+    """Return the keys of each part's rows, by its name; `paths` is by keys in S3."""
+    return {part.name: [row.key for row in reader_of(part)(paths[part.path])] for part in parts}
 
 
 def asked_in(path: Path) -> dict[int, Asked]:

@@ -7,6 +7,7 @@ from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
 from schemas.sweep import TrialChosen
 from schemas.topics import DEPLOYMENT_EVENTS
+from services.evaluator import protocol
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.judge_panel import JudgePanel
@@ -15,9 +16,12 @@ from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.devices import Devices
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.gate import Gate
+from services.evaluator.handlers.nodes import NodeScoring, ScoringRoutes
+from services.evaluator.handlers.scoring import LocalScoring, Scoring
 from services.evaluator.handlers.suites import CheckSuite, SuiteRegistration
 from services.evaluator.settings import Settings
 from shared.device_leases import holder
+from shared.nodes.requests import MAX_BODY_BYTES
 from shared.replica_http import replica_client
 from shared.service import Service
 
@@ -48,21 +52,9 @@ def register(service: Service, settings: Settings) -> None:
 
     holder.listen(service)
 
-    http = replica_client(settings.tls)
-    service.on_stop(http.aclose)
-    child = ScoringChild(
-        threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit
-    )
-    answers = Answers(service, settings, http)
-    gate = Gate(
-        service,
-        settings,
-        cache=cache,
-        child=child,
-        judge_panel=JudgePanel(settings),
-        answers=answers,
-        devices=Devices(service, settings.leases, device=settings.device),
-    )
+    devices = Devices(service, settings.leases, device=settings.device)
+    scoring = (_on_nodes if settings.on_nodes else _local)(service, settings, cache, devices)
+    gate = Gate(service, settings, cache=cache, scoring=scoring, judge_panel=JudgePanel(settings))
     service.on_task(
         RunGate,
         work=gate.run,
@@ -72,3 +64,19 @@ def register(service: Service, settings: Settings) -> None:
         concurrency=settings.gates_at_once,
         waits=gate.waits,
     )
+
+
+def _local(service: Service, settings: Settings, cache: Cache, devices: Devices) -> Scoring:
+    http = replica_client(settings.tls)
+    service.on_stop(http.aclose)
+    child = ScoringChild(
+        threads=settings.scoring_threads, silence=settings.scoring_silence, limit=settings.scoring_limit
+    )
+    return LocalScoring(cache, child, devices=devices, answers=Answers(service, settings, http))
+
+
+def _on_nodes(service: Service, settings: Settings, cache: Cache, devices: Devices) -> Scoring:
+    routes = ScoringRoutes(service, settings)
+    service.on_post(protocol.REPORT_ROUTE, routes.report, max_bytes=MAX_BODY_BYTES)
+    service.on_post(protocol.OBJECTS_ROUTE, routes.objects, max_bytes=MAX_BODY_BYTES)
+    return NodeScoring(service, settings, objects=service.objects, cache=cache, devices=devices)

@@ -1,4 +1,7 @@
-"""The devices that a scoring child computes on: leased before it starts, and given back when it has ended."""
+"""The devices that a scoring child computes on: leased before it starts, and given back when it has ended.
+
+They are of this machine, or of another one in a pool of another backend, where the lease has a node.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from schemas.base import Delayed
 from services.evaluator.clients.child import ScoringCrashed
+from services.evaluator.decide.nodes import subject_of
 from services.evaluator.model import Evaluation
 from shared.device import Device
 from shared.device_leases import fence
@@ -44,7 +48,7 @@ class Devices:
         if self._leases is None:
             yield {}
             return
-        subject = f"scoring-{evaluation.eval_id}"
+        subject = subject_of(evaluation.eval_id)
         path = work_dir / LEASE_FILE
         try:
             lease = await self._wait(self._leases, evaluation, subject)
@@ -65,6 +69,32 @@ class Devices:
             async with self._service.unit() as unit:
                 await self._leases.give_back(unit, subject)
 
+    async def wait_for_node(self, evaluation: Evaluation) -> HeldLease:
+        """Return the evaluation's lease, once it has a node. It is kept until it is given back or refused."""
+        lease = await self._wait(self._of_nodes, evaluation, subject_of(evaluation.eval_id))
+        failpoint("eval.devices.leased")
+        return lease
+
+    async def extend(self, lease: HeldLease) -> None:
+        await self._ask(self._of_nodes, lease.subject)
+
+    async def give_back(self, lease: HeldLease) -> None:
+        async with self._service.unit() as unit:
+            await self._of_nodes.give_back(unit, lease.subject)
+
+    async def refuse(self, evaluation: Evaluation, lease: HeldLease, problem: str) -> None:
+        """Give back devices that are of no use, show people why, and let some time pass."""
+        await self._refuse(self._of_nodes, evaluation, lease, problem)
+
+    @property
+    def extend_every_seconds(self) -> float:
+        return self._of_nodes.extend_every.total_seconds()
+
+    @property
+    def _of_nodes(self) -> DeviceLeases:
+        assert self._leases is not None, "the settings require a pool where scoring runs on nodes"
+        return self._leases
+
     async def _wait(self, leases: DeviceLeases, evaluation: Evaluation, subject: str) -> HeldLease:
         """Ask until there are devices. That costs no try of the evaluation and none of its time."""
         shown = ""
@@ -81,13 +111,26 @@ class Devices:
                 lease = await self._find(leases, subject) or lease
             if lease.is_awaited(self._service.clock()) or lease.state is LeaseState.ENDED:
                 continue
-            if lease.state is LeaseState.HELD and lease.device in (None, self._device):
+            problem = self._problem_of(leases, lease)
+            if not problem:
                 return lease
-            await self._refuse(leases, evaluation, lease)
+            await self._refuse(leases, evaluation, lease, problem)
 
-    async def _refuse(self, leases: DeviceLeases, evaluation: Evaluation, lease: HeldLease) -> None:
+    def _problem_of(self, leases: DeviceLeases, lease: HeldLease) -> str:
+        """Return why nothing can be scored on what was leased; empty where it can."""
+        if lease.state is not LeaseState.HELD:
+            return lease.reason
+        if lease.device not in (None, self._device):
+            return f"pool {leases.pool} has {lease.device}, expected {self._device}"
+        if (lease.node is not None) == leases.has_nodes:
+            return ""
+        where = "on a node of another backend" if lease.node else "on the provisioner's machine"
+        return f"they are {where}, expected otherwise: see EVALUATOR_ON_NODES"
+
+    async def _refuse(
+        self, leases: DeviceLeases, evaluation: Evaluation, lease: HeldLease, problem: str
+    ) -> None:
         """Show what an operator must repair, and let some time pass."""
-        problem = lease.reason or f"pool {leases.pool} has {lease.device}, expected {self._device}"
         log.error("devices cannot be leased", pool=leases.pool, problem=problem)
         await self._show(evaluation, f"devices of pool {leases.pool}: {problem}")
         async with self._service.unit() as unit:

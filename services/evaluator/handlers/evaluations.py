@@ -7,6 +7,8 @@ from schemas.sweep import TrialChosen
 from services.evaluator import store
 from services.evaluator.decide import lifecycle
 from services.evaluator.decide.lifecycle import Decision
+from services.evaluator.decide.nodes import subject_of
+from shared.device_leases.holder import DeviceLeases
 from shared.errors import ParentUnknown, Refused
 from shared.messaging.unit import Task, Unit
 
@@ -44,6 +46,8 @@ async def job_cancelled(event: JobCancelled, unit: Unit) -> None:
     await _save_artifact(event.artifact, unit)
     eval_id = _evaluation_of(event.artifact)
     await unit.cancel_task(RunGate, eval_id)
+    if await store.forget_work(unit.conn, eval_id):  # a node goes on without the task
+        await DeviceLeases.give_back(unit, subject_of(eval_id))
     evaluation = await store.find_evaluation(unit.conn, eval_id)
     if evaluation is not None:
         await _save(unit, lifecycle.cancel(evaluation))

@@ -1,7 +1,6 @@
 """The leased task of an evaluation: fetch, score, classify, judge, grade, store; then emit, in one transaction."""
 
 import asyncio
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -9,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from schemas import layout
-from schemas.base import Delayed
+from schemas.base import Delayed, FileRef
 from schemas.evaluation import CheckResult, Evidence
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
-from schemas.specification import canonical_sha256
 from services.evaluator import store
 from services.evaluator.clients.archive import Archive, item_lines
-from services.evaluator.clients.child import OnReport, ScoringChild, ScoringCrashed, log_of
+from services.evaluator.clients.child import OnReport, ScoringCrashed
 from services.evaluator.clients.files import Cache, asked_in, count_lines, references_in
 from services.evaluator.clients.judge_panel import JudgePanel
 from services.evaluator.decide import grading, lifecycle
@@ -37,10 +35,9 @@ from services.evaluator.decide.plan import (
 )
 from services.evaluator.decide.progress import Key, Progress
 from services.evaluator.gates.verdict import combine
-from services.evaluator.handlers.answers import Answers
-from services.evaluator.handlers.devices import Devices
 from services.evaluator.handlers.evaluations import RunGate
 from services.evaluator.handlers.progress import publishing
+from services.evaluator.handlers.scoring import Scoring
 from services.evaluator.model import Baseline, Evaluation, GateResult
 from services.evaluator.scoring.order import Limits, PartScores, Scores, Side, WorkOrder
 from services.evaluator.scoring.reports import PartProgressed
@@ -67,6 +64,11 @@ class Plan:
     problem: str = ""
     """Reason why nothing can be scored; empty where something can."""
 
+    @property
+    def blobs(self) -> tuple[FileRef, ...]:
+        """Files of rows, each once."""
+        return tuple({file.sha256: file for known in self.files for file in known.blobs}.values())
+
 
 class Gate:
     def __init__(
@@ -75,17 +77,13 @@ class Gate:
         settings: Settings,
         *,
         cache: Cache,
-        child: ScoringChild,
+        scoring: Scoring,
         judge_panel: JudgePanel,
-        answers: Answers,
-        devices: Devices,
     ) -> None:
         self._service = service
         self._settings = settings
-        self._answers = answers
-        self._devices = devices
         self._cache = cache
-        self._child = child
+        self._scoring = scoring
         self._judge_panel = judge_panel
         self._archive = Archive(service.objects)
         self._limits = Limits(
@@ -94,7 +92,7 @@ class Gate:
             max_new_tokens=settings.max_new_tokens,
             max_answer_tokens=settings.max_answer_tokens,
             device=settings.device,
-            device_name=device_name(settings.device),
+            device_name=settings.device_name or device_name(settings.device),
         )
         self._harness = Harness(self._limits.harness_version, judge_panel.name)
 
@@ -120,6 +118,7 @@ class Gate:
         if result.outcome != "inconclusive":
             await store.add_verdict(unit.conn, result)
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)
+        await store.forget_work(unit.conn, task.eval_id)
         await _publish_decision(unit, lifecycle.end(evaluation, result))
 
     async def waits(self, task: RunGate, waiting_for: str, unit: Unit) -> None:
@@ -128,6 +127,7 @@ class Gate:
 
     async def given_up(self, task: RunGate, error: Exception, unit: Unit) -> None:
         evaluation = await store.get_evaluation(unit.conn, task.eval_id)
+        await store.forget_work(unit.conn, task.eval_id)
         reason = f"scoring did not end: {type(error).__name__}: {error}"
         await _publish_decision(unit, lifecycle.give_up(evaluation, reason=reason))
 
@@ -157,7 +157,7 @@ class Gate:
         return Plan(replace(evaluation, artifact=artifact), version, key, files, twin, evidence, problem)
 
     async def _choose_engine(self, unit: Unit, version: ModelRegistered) -> str:
-        if self._settings.replica_keys_dir is None:
+        if self._settings.replica_keys_dir is None or not self._scoring.asks_engines:
             return ""
         ready = await store.list_replicas(unit.conn, version.base_model, version.base_sha)
         return choose_engine(self._settings.answers_by, version, ready)
@@ -169,56 +169,51 @@ class Gate:
     async def _measure(self, plan: Plan) -> GateResult:
         with self._cache.in_use():
             await self._cache.trim()
-            return await self._measure_by(plan, await self._order(plan))
+            return await self._measure_by(plan, self._order(plan))
 
     async def _measure_by(self, plan: Plan, order: WorkOrder) -> GateResult:
-        digest = canonical_sha256(order.model_dump(mode="json"))
-        work_dir = self._cache.work_dir(f"{plan.evaluation.eval_id}-{digest}")
-        rows = await asyncio.to_thread(_rows, plan.files, order)
+        blobs = await self._cache.blobs(plan.blobs)
+        paths = {part.name: blobs[part.path] for part in order.parts}
+        rows = await asyncio.to_thread(_rows, plan.files, order, paths)
         async with publishing(partial(self._publish_progress, plan.evaluation), rows) as progress:
-            scores = await self._score(plan, order, work_dir, progress.update)
+            scores = await self._score(plan, order, progress.update)
             if scores.failure is not None:
-                return await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
-            if plan.evaluation.artifact.gate.judge is not None:
-                progress.update(PartProgressed(part="judge", done=0, total=0))
-            result = await self._grade(plan, scores, order)
-        shutil.rmtree(work_dir, ignore_errors=True)
+                result = await self._without_numbers(plan, f"{scores.failure.code}: {scores.failure.message}")
+            else:
+                if plan.evaluation.artifact.gate.judge is not None:
+                    progress.update(PartProgressed(part="judge", done=0, total=0))
+                result = await self._grade(plan, scores, paths)
+        await self._scoring.forget(plan.evaluation, order)
         return result
 
-    async def _score(self, plan: Plan, order: WorkOrder, work_dir: Path, on_report: OnReport) -> Scores:
-        """Run the scoring child once it has a device, and keep its log either way. Raises ScoringCrashed."""
+    async def _score(self, plan: Plan, order: WorkOrder, on_report: OnReport) -> Scores:
+        """Have the order carried out, and keep the child's log either way. Raises ScoringCrashed."""
         eval_id = plan.evaluation.eval_id
         try:
-            async with (
-                self._devices.leased(plan.evaluation, work_dir) as environment,
-                self._answers.given(eval_id, plan.version, order, work_dir, on_report) as follow,
-            ):
-                scores = await self._child.score(order, work_dir, follow, environment)
-        except ScoringCrashed:
-            await self._archive.put_log(eval_id, log_of(work_dir))
+            scored = await self._scoring.score(plan.evaluation, order, plan.blobs, on_report)
+        except ScoringCrashed as crash:
+            await self._archive.put_log(eval_id, crash.log)
             raise
-        await self._archive.put_log(eval_id, log_of(work_dir))
-        return scores
+        await self._archive.put_log(eval_id, scored.log)
+        return scored.scores
 
     async def _publish_progress(self, evaluation: Evaluation, progress: Progress) -> None:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
-    async def _order(self, plan: Plan) -> WorkOrder:
+    def _order(self, plan: Plan) -> WorkOrder:
+        """Return the order, which names what it reads by keys in S3."""
         return order_of(
             plan.version,
             plan.files,
             self._limits,
-            base_path=await self._cache.base_model(plan.version.base_sha),
-            model_path=await self._cache.model(plan.version.digest),
-            blob_paths={
-                file.sha256: await self._cache.blob(file) for known in plan.files for file in known.blobs
-            },
+            base_path=Path(layout.base_model(plan.version.base_sha, "")),
+            model_path=Path(layout.model(plan.version.digest, "")),
+            blob_paths={file.sha256: Path(layout.blob(file.sha256)) for file in plan.blobs},
         )
 
-    async def _grade(self, plan: Plan, scores: Scores, order: WorkOrder) -> GateResult:
+    async def _grade(self, plan: Plan, scores: Scores, paths: dict[str, Path]) -> GateResult:
         artifact, files = plan.evaluation.artifact, plan.files
-        paths = {part.name: Path(part.path) for part in order.parts}
         benign = {known.part for known in files if known.is_benign}
         fresh = await self._judge_panel.classified(scores.parts, paths, benign=benign)
         new = {part.part: part for part in fresh if part.side is Side.CANDIDATE}
@@ -314,11 +309,11 @@ class Gate:
         )
 
 
-def _rows(files: tuple[Known, ...], order: WorkOrder) -> dict[Key, int]:
+def _rows(files: tuple[Known, ...], order: WorkOrder, paths: Mapping[str, Path]) -> dict[Key, int]:
     """Return the rows to be scored, by part and side. A holdout's rows are counted: nobody registered it."""
     registered = {known.part: known.suite.rows for known in files if known.suite is not None}
     return {
-        (part.name, side.value): registered.get(part.name) or count_lines(Path(part.path))
+        (part.name, side.value): registered.get(part.name) or count_lines(paths[part.name])
         for part in order.parts
         for side in (part.engine_sides if part.engine else part.sides)
     }

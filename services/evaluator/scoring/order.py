@@ -1,5 +1,6 @@
 """What the service asks of the scoring child and what the child answers: files in the work directory."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +11,7 @@ from pydantic import Field
 from schemas.base import Count, Sha256, Value
 from schemas.evaluation import BenchmarkKind
 from schemas.gate import MAX_ANSWER_TOKENS, HoldoutMetric
+from schemas.specification import canonical_sha256
 from shared.device import Device
 
 SCORES_FILE = "scores.json"
@@ -105,6 +107,8 @@ class Limits(Value):
 
 
 class WorkOrder(Limits):
+    """What is scored. Its paths are keys in S3 until it is known where it is carried out."""
+
     base_path: str
     template_sha256: Sha256
     candidate: Candidate
@@ -116,6 +120,28 @@ class WorkOrder(Limits):
         examples = (part.examples_path for part in self.parts if isinstance(part, BenchmarkPart))
         paths = (self.base_path, self.candidate.path, *(part.path for part in self.parts), *examples)
         return tuple(Path(path) for path in paths if path is not None)
+
+    @property
+    def sha256(self) -> str:
+        return canonical_sha256(self.model_dump(mode="json"))
+
+    def at(self, paths: Mapping[str, Path]) -> "WorkOrder":
+        """Return the order with other paths, each by the one that it takes the place of."""
+
+        def part_at(part: AnyPart) -> AnyPart:
+            changes = {"path": str(paths[part.path])}
+            if isinstance(part, BenchmarkPart) and part.examples_path is not None:
+                changes["examples_path"] = str(paths[part.examples_path])
+            return part.model_copy(update=changes)
+
+        candidate = self.candidate.model_copy(update={"path": str(paths[self.candidate.path])})
+        return self.model_copy(
+            update={
+                "base_path": str(paths[self.base_path]),
+                "candidate": candidate,
+                "parts": tuple(map(part_at, self.parts)),
+            }
+        )
 
 
 class ItemScore(Value):

@@ -25,9 +25,7 @@ from services.evaluator.scoring.rows import (
     PromptRow,
     TaskRow,
     TextRow,
-    read_benchmark,
-    read_prompts,
-    read_tasks,
+    reader_of,
 )
 from services.evaluator.scoring.scorer import Scorer
 from shared.chat.conversation import BadMessage, question
@@ -197,17 +195,9 @@ def _budget(scorer: Scorer, part: HoldoutPart, expected: Sequence[Question]) -> 
 
 def _read(part: AnyPart, path: str) -> list[Any]:
     try:
-        return _reader(part)(Path(path))
+        return reader_of(part)(Path(path))
     except BadRows as error:
         raise ScoringRefused(Failure(code="malformed_rows", message=f"{part.name}: {error}")) from error
-
-
-def _reader(part: AnyPart) -> Callable[[Path], list[Any]]:
-    if isinstance(part, HoldoutPart):
-        return read_tasks
-    if isinstance(part, BenchmarkPart):
-        return lambda path: list(read_benchmark(path, part.kind))
-    return read_prompts
 
 
 def _windows(scorer: Scorer, text: str) -> list[Question]:

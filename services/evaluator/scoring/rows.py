@@ -11,6 +11,7 @@ from typing import Any
 from schemas.base import Value
 from schemas.evaluation import BenchmarkKind
 from schemas.specification import DatasetFormat, format_of_row
+from services.evaluator.scoring.order import AnyPart, BenchmarkPart, HoldoutPart
 from shared.chat.conversation import BadMessage, Conversation
 from shared.chat.messages import read_conversation
 
@@ -86,6 +87,15 @@ class TaskRow(Value):
             return self.asked or ""
         tools = [f"tools: {self.asked.tools_text}"] if self.asked.tools else []
         return "\n".join([*tools, *(f"{message.role}: {message.text}" for message in self.asked.messages)])
+
+
+def reader_of(part: AnyPart) -> Callable[[Path], list[Any]]:
+    """Return what reads a file as this part has it. Its rows have a `key`; it raises BadRows."""
+    if isinstance(part, HoldoutPart):
+        return read_tasks
+    if isinstance(part, BenchmarkPart):
+        return lambda path: list(read_benchmark(path, part.kind))
+    return read_prompts
 
 
 def read_benchmark(path: Path, kind: BenchmarkKind) -> Sequence[ChoiceRow | TextRow | PublishedRow]:

@@ -54,6 +54,7 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
         "--kafka-bootstrap=kafka.example:9093",
         "--trainer-agent-url=https://agent.example",
         "--serving-controller-url=https://serving.example",
+        "--evaluator-url=https://evaluator.example",
     )
     secrets = made(capsys, env_file, *options)
     namespaces = {name: item["metadata"]["namespace"] for name, item in secrets.items()}
@@ -63,3 +64,4 @@ def test_nodes_of_attempts_get_addresses_with_their_login(capsys, env_file):
     assert runner["RUNNER_KAFKA_BOOTSTRAP"] == "kafka.example:9093"
     assert runner["RUNNER_TRAINER_AGENT_URL"] == "https://agent.example"
     assert runner["RUNNER_SERVING_CONTROLLER_URL"] == "https://serving.example"
+    assert runner["RUNNER_EVALUATOR_URL"] == "https://evaluator.example"

@@ -29,6 +29,7 @@ class Leases:
     """What the provisioner answers, one state for each look; the last one stays."""
 
     pool = "gpu"
+    has_nodes = False
     extend_every = timedelta(hours=1)
 
     def __init__(self, *states: HeldLease) -> None:

@@ -1,0 +1,1 @@
+"""The program of an evaluation's node: it has no key to Kafka, Postgres or S3."""
