@@ -107,6 +107,7 @@ SAVE_WORK = f"""
 SAVE_REPORT = f"UPDATE scoring_node SET report = $2 WHERE eval_id = $1 RETURNING {NODE.selected}"
 LOSE_NODE = "UPDATE scoring_node SET lost_nodes = lost_nodes + 1 WHERE eval_id = $1 RETURNING lost_nodes"
 FIND_NODE = f"SELECT {NODE.selected} FROM scoring_node WHERE eval_id = $1"
+LOCK_WORK = "SELECT true FROM scoring_node WHERE eval_id = $1 FOR SHARE"
 FORGET_WORK = "DELETE FROM scoring_node WHERE eval_id = $1 RETURNING true"
 
 
@@ -289,6 +290,11 @@ async def lose_node(conn: Connection, eval_id: str) -> int:
 async def find_node(conn: Connection, eval_id: str) -> ScoringNode | None:
     row = await conn.fetchrow(FIND_NODE, eval_id)
     return read(ScoringNode, row) if row else None
+
+
+async def lock_work(conn: Connection, eval_id: str) -> bool:
+    """Return whether something is to be scored for the evaluation; nobody ends that within this transaction."""
+    return bool(await conn.fetchval(LOCK_WORK, eval_id))
 
 
 async def forget_work(conn: Connection, eval_id: str) -> bool:

@@ -56,7 +56,7 @@ class SignedRoute:
         return answer.content
 
     async def _post(self, body_at: Callable[[datetime], BaseModel]) -> httpx.Response:
-        content = body_at(utc_now() + self._ahead).model_dump_json(exclude_defaults=True).encode()
+        content = body_at(utc_now() + self._ahead).model_dump_json().encode()
         try:
             return await self._http.post(
                 self._address + self._route,

@@ -370,16 +370,20 @@ class TestANodeThatIsLost:
         self, world: World, material: Material, monkeypatch: pytest.MonkeyPatch
     ):
         monkeypatch.setattr(module, "MAX_LOST_NODES", 1)
+        followed: list[Report] = []
 
         async def lose(lease_id: str) -> None:
+            report = report_of(lease_id, progress=(Loaded(device=lease_id),))
+            await world.holder(lease_id).report(report, ScoringOrder)
+            await until(lambda: Loaded(device=lease_id) in followed)
             query = "UPDATE held_lease SET state = 'refused', reason = 'n7 was lost' WHERE lease_id = $1"
             await world.conn.execute(query, lease_id)
 
         world.node = lose
         with pytest.raises(DevicesLost, match="n7 was lost"):
-            await score(world, material)
+            await score(world, material, followed.append)
         with pytest.raises(ScoringCrashed, match=r"2 nodes were lost, the last one: .*n7 was lost"):
-            await score(world, material)
+            await score(world, material, followed.append)
 
     async def test_is_one_that_does_not_report(self, world: World, material: Material):
         world.settings = world.settings.model_copy(update={"scoring_silence": timedelta(seconds=0)})

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from schemas.base import Delayed
+from services.evaluator import store
 from services.evaluator.clients.child import ScoringCrashed
-from services.evaluator.decide.nodes import subject_of
+from services.evaluator.decide.nodes import eval_id_of, subject_of
 from services.evaluator.model import Evaluation
 from shared.device import Device
 from shared.device_leases import fence
@@ -108,7 +109,10 @@ class Devices:
                 if asyncio.get_running_loop().time() > until:
                     break
                 await asyncio.sleep(LOOK_SECONDS)
-                lease = await self._find(leases, subject) or lease
+                known = await self._find(leases, subject)
+                if known is None:  # somebody else has given it back
+                    break
+                lease = known
             if lease.is_awaited(self._service.clock()) or lease.state is LeaseState.ENDED:
                 continue
             problem = self._problem_of(leases, lease)
@@ -138,8 +142,13 @@ class Devices:
         await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _ask(self, leases: DeviceLeases, subject: str) -> HeldLease:
-        """Ask for devices, or extend the lease that a process before this one has left."""
+        """Ask for devices, or extend the lease that a process before this one has left.
+
+        Raises: DevicesLost where a node would have nothing to score.
+        """
         async with self._service.unit() as unit:
+            if leases.has_nodes and not await store.lock_work(unit.conn, eval_id_of(subject)):
+                raise DevicesLost(f"{subject}: somebody else has ended what was to be scored")
             await leases.ask(unit, subject)
             lease = await leases.find(unit.conn, subject)
         assert lease is not None, "it was just asked for"
