@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.base import Delayed, DeviceKind
+from schemas.node import LeasedNode
 from services.evaluator.clients.child import ScoringCrashed
 from services.evaluator.handlers import devices as module
 from services.evaluator.handlers.devices import Devices, DevicesLost
@@ -119,6 +120,15 @@ def test_a_pool_that_cannot_lease_is_shown_and_asked_again(tmp_path):
         "devices of pool gpu: pool gpu has cpu, expected cuda",
     ]
     assert leases.given_back == [SUBJECT] * 3
+
+
+def test_devices_elsewhere_than_it_computes_are_shown_and_asked_for_again(tmp_path):
+    elsewhere = replace(HELD, node=LeasedNode(node_id="r-1-e1-n0"))
+    leases = Leases(elsewhere, HELD)
+    _, emitted = scored(leases, tmp_path)
+    assert [fact.waiting_for for fact in emitted] == [
+        "devices of pool gpu: they are on a node of another backend, expected otherwise: see EVALUATOR_ON_NODES"
+    ]
 
 
 def test_without_a_pool_nothing_is_leased(tmp_path):

@@ -53,3 +53,17 @@ def test_each_of_several_judges_has_its_own_key():
 def test_gates_share_the_cores_unless_the_operator_says_otherwise(changed, gates, monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 8)
     assert Settings(**NEEDED, **changed).gates_at_once == gates
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing"), [({"device_name": "NVIDIA H200"}, "pool"), ({"pool": "h200"}, "device_name")]
+)
+def test_nodes_need_a_pool_and_the_product_that_numbers_are_of(changed, missing):
+    with pytest.raises(ValidationError, match=f"{missing}: found nothing, expected a name"):
+        Settings(**NEEDED, **changed, on_nodes=True)
+
+
+def test_a_lease_has_a_node_only_where_the_operator_says_so():
+    pool = {"pool": "h200", "device_name": "NVIDIA H200"}
+    assert Settings(**NEEDED, **pool).leases.has_nodes is False
+    assert Settings(**NEEDED, **pool, on_nodes=True).leases.has_nodes is True
