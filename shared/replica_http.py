@@ -61,6 +61,6 @@ class Exact(httpx.AsyncBaseTransport):
         transport, _ = self._exact.get(digest) or (httpx.AsyncHTTPTransport(verify=context_for(digest)), now)
         self._exact[digest] = transport, now
         old = [each for each, (_, used) in self._exact.items() if now - used > FORGOTTEN_AFTER_SECONDS]
-        for each in old:
-            await self._exact.pop(each)[0].aclose()
+        for forgotten, _ in [self._exact.pop(each) for each in old]:
+            await forgotten.aclose()
         return transport

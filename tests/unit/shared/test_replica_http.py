@@ -41,10 +41,12 @@ async def serving(pair: Path | None, *, port: int = 0) -> AsyncIterator[Server]:
         context.load_cert_chain(pair)
     listener = await asyncio.start_server(answer, "127.0.0.1", port, ssl=context)
     server.port = listener.sockets[0].getsockname()[1]
-    yield server
-    listener.close()
-    for writer in server.connections:
-        writer.transport.abort()
+    try:
+        yield server
+    finally:
+        listener.close()
+        for writer in server.connections:
+            writer.transport.abort()
 
 
 @pytest.fixture
