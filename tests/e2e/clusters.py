@@ -1,22 +1,27 @@
 """The road of a job on a cluster backend: a gang of two, an outage of what schedules it, machines that are taken back,
 a machine that dies, the gate, chat."""
 
+import asyncio
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from schemas.job import JobRequeued, JobScheduled
-from schemas.node import AllocatedNode, NodePreempted, NodesReleased
+from schemas.node import AllocatedNode, DevicesLeased, NodePreempted, NodesReleased
 from schemas.training import TrainingResumed
 from shared.processes.identity import marked, signal_marked
 from tests.e2e import material
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import PATIENCE_SECONDS, Platform
+from tests.integration.lease_clusters import LeaseCluster
 
 NUM_EPOCHS = 60
+ON_NODES = {"SERVING_CONTROLLER_POOL": "cluster", "SERVING_CONTROLLER_ON_NODES": "true"}
 
 
 @asynccontextmanager
@@ -29,6 +34,34 @@ async def with_pools(platform: Platform, pools: str) -> AsyncIterator[None]:
     yield
     file.write_text(before)
     await _restart_provisioner(platform)
+
+
+@asynccontextmanager
+async def on_nodes_of(platform: Platform, cluster: LeaseCluster, folder: Path) -> AsyncIterator[None]:
+    """The platform's replicas are nodes of leases in this cluster. `folder`: what its machines share."""
+    runner_env = platform.stack.state.root / "runner.env"
+    async with with_pools(platform, cluster.pool(folder, runner_env)):
+        await _restart_controller(platform, **ON_NODES)
+        yield
+        await _restart_controller(platform)
+
+
+async def leased_node(platform: Platform, *, but: str = "") -> DevicesLeased:
+    """Wait until a replica has a node whose machine is known, of another lease than this one."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        facts = [each.message for each in await platform.events_of(pool="cluster", purpose="serving")]
+        leased = [fact for fact in facts if isinstance(fact, DevicesLeased) and fact.lease_id != but]
+        if with_machine := [fact for fact in leased if fact.node and fact.node.host]:
+            return with_machine[-1]
+        assert time.monotonic() < deadline, f"no replica has a node but that of {but or 'none'}: {facts}"
+        await asyncio.sleep(1.0)
+
+
+async def _restart_controller(platform: Platform, **env: str) -> None:
+    await platform.stack.stop("serving_controller")
+    await platform.stack.start("serving_controller", env=env)
+    await platform.stack.wait_healthy("serving_controller")
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import openai
 import pytest
 
 from deploy.local.stack import Stack
+from schemas.base import Message
 from schemas.node import PreemptNode
 from schemas.topics import TOPICS
 from shared.messaging.delivery import Delivery
@@ -26,6 +27,7 @@ from tests.tiny_model import build_tiny_model
 BASE = "tiny-llama"
 PATIENCE_SECONDS = 300.0
 TERMINAL = {"succeeded", "failed", "cancelled"}
+M = TypeVar("M", bound=Message)
 
 
 @dataclass
@@ -134,6 +136,17 @@ class Platform:
             if all(getattr(each.message, name, None) == value for name, value in fields.items())
         ]
         return sorted(mine, key=lambda each: each.envelope.time)
+
+    async def heard(self, kind: type[M], **fields: str) -> M:
+        """Wait for a fact of this kind that has these fields; the first in order of time."""
+        waited = 0.0
+        while True:
+            facts = [each.message for each in await self.events_of(**fields)]
+            if mine := [fact for fact in facts if isinstance(fact, kind)]:
+                return mine[0]
+            assert waited < PATIENCE_SECONDS, f"no {kind.__name__} {fields}; others: {facts}"
+            await asyncio.sleep(1.0)
+            waited += 1.0
 
 
 @pytest.fixture(scope="package")

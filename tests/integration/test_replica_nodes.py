@@ -1,4 +1,5 @@
-"""Replicas as jobs of a real Slurm: Kafka, Postgres and S3 are real, what runs in place of vLLM is a stand-in."""
+"""Replicas as nodes of a real Slurm and a real Kubernetes: Kafka, Postgres and S3 are real, what runs in place of vLLM
+is a stand-in."""
 
 import json
 import signal
@@ -12,29 +13,35 @@ import httpx
 import pytest
 
 from deploy.local.stack import Stack
-from deploy.slurm.cluster import SlurmCluster
 from schemas.node import (
     DeviceLeaseEnded,
     DeviceLeaseQueued,
     DevicesLeased,
     LeaseEnd,
+    LeaseFailure,
     PoolCapacityChanged,
     ReturnDevices,
 )
 from services.provisioner.model import lease_node_name
 from shared.postgres.migrate import migrate
-from shared.processes.identity import Identity, marked
+from shared.processes.identity import marked
 from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until as until_true
 from tests.integration.engines import Engines
 from tests.integration.kills import alive, killed_at
+from tests.integration.lease_clusters import (
+    LeaseCluster,
+    OfKubernetes,
+    OfSlurm,
+    command_of,
+    mark_of,
+    node_process,
+)
 from tests.integration.provisioning import attempts_on, provisioner_env_of
-from tests.integration.slurm import blocked, running_jobs
 from tests.integration.test_leases import ask
 from tests.integration.test_provisioner import POOLS
-from tests.integration.test_provisioner_slurm import SLURM_POOL
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
 
 pytestmark = [
@@ -53,20 +60,28 @@ ON_NODES = {
     "SERVING_CONTROLLER_ON_NODES": "true",
     "SERVING_CONTROLLER_LEASE_TERM": "PT30S",
     "SERVING_CONTROLLER_LOOK_EVERY_SECONDS": "0.2",
-    "SERVING_CONTROLLER_UNANSWERED_SECONDS": "3",
+    "SERVING_CONTROLLER_UNANSWERED_SECONDS": "30",
 }
 
 
+@pytest.fixture(scope="module", params=["slurm", "kubernetes"])
+def cluster(request: pytest.FixtureRequest) -> LeaseCluster:
+    real = request.getfixturevalue(request.param)
+    return OfSlurm(real) if request.param == "slurm" else OfKubernetes(real)
+
+
 @pytest.fixture(scope="module")
-def env(stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def env(stack: Stack, cluster: LeaseCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("replica-nodes")
-    env = provisioner_env_of(stack, folder, POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf))
+    env = provisioner_env_of(stack, folder, POOLS)
     own = {
         "RUNNER_REPLICA_ARGV": json.dumps(STAND_IN),
         "RUNNER_REPLICA_READS": json.dumps([str(ROOT / "tests"), str(ROOT / "bench")]),
     }
     with (folder / "runner.env").open("a") as file:
         file.writelines(f"{name}='{value}'\n" for name, value in own.items())
+    with (folder / "pools.toml").open("a") as file:
+        file.write(cluster.pool(folder, folder / "runner.env"))
     return env
 
 
@@ -85,11 +100,13 @@ async def world(stack, objects, tmp_path, voice, listening) -> World:
 
 
 @asynccontextmanager
-async def controller(stack: Stack) -> AsyncIterator[None]:
-    await stack.start("serving_controller", env=ON_NODES)
+async def controller(stack: Stack, **more: str) -> AsyncIterator[None]:
+    await stack.start("serving_controller", env=ON_NODES | more)
     await stack.wait_healthy("serving_controller")
-    yield
-    await stack.stop("serving_controller")
+    try:
+        yield
+    finally:
+        await stack.stop("serving_controller")
 
 
 async def lease_of(stack: Stack, replica_id: str, *, but: str = "") -> str:
@@ -114,63 +131,67 @@ async def names_at(stack: Stack, url: str, replica_id: str) -> list[str]:
 
 
 async def test_a_model_is_deployed_on_a_node_and_on_another_one_after_a_notice(
-    stack: Stack, attempts: Attempts, slurm: SlurmCluster, world: World
+    stack: Stack, attempts: Attempts, cluster: LeaseCluster, world: World
 ):
     version = await world.a_version()
     async with controller(stack):
-        with blocked(slurm, nodes=len(slurm.nodes)):
+        with cluster.blocked():
             await world.register()
             lease = await lease_of(stack, world.replica)
+            name = lease_node_name(lease)
             queued = await attempts.until(lease, DeviceLeaseQueued)
-            assert queued.waiting_for in {"Resources", "Priority", "None"}
+            assert queued.waiting_for.split(":")[0] in cluster.queue_words
         leased = await attempts.until(lease, DevicesLeased)
         ready = await world.heard("ReplicaReady")
-        assert leased.node.node_id == f"{lease_node_name(lease)}-n0"
-        [job] = running_jobs(slurm, lease_node_name(lease))
+        assert leased.node.node_id == f"{name}-n0"
+        [job] = cluster.running(name)
         await world.approve(version, "support", 1)
         deployed = await world.heard("DeploymentReady", generation=1)
         assert [each.url for each in deployed.replicas] == [ready.replica.url]
         assert len(await names_at(stack, ready.replica.url, world.replica)) == 2
 
-    # A controller that starts again goes on with what it finds.
-    async with controller(stack):
-        await attempts.until(lease, DevicesLeased, times=4)
-        assert running_jobs(slurm, lease_node_name(lease)) == [job]
+        # Services that die and start again go on with what they find.
+        for service in ("serving_controller", "provisioner"):
+            await stack.kill(service)
+            await stack.wait_healthy(service)
+        extended = len(attempts.heard(lease, DevicesLeased)) + 1
+        await attempts.until(lease, DevicesLeased, times=extended)
+        assert cluster.running(name) == [job]
         assert len(world.facts("ReplicaReady")) == 1
 
-        host = slurm.run("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
-        slurm.run("scontrol", "update", f"NodeName={host}", "State=DRAIN", "Reason=test")
-        try:
+        machine = cluster.machine(name)
+        with cluster.drained(machine, name):
             other = f"{world.pool}-1"
             left = await world.heard("ReplicaLost")
-            assert left.reason == "its node goes away: drain"
+            assert left.reason == f"its node goes away: {cluster.drain_source}"
             ended = await attempts.until(lease, DeviceLeaseEnded)
             assert ended.reason is LeaseEnd.RETURNED
-            await until_true(lambda: not running_jobs(slurm, lease_node_name(lease)))
-        finally:
-            slurm.run("scontrol", "update", f"NodeName={host}", "State=RESUME")
+            await until_true(lambda: not cluster.running(name), every=0.25)
         order = [(fact.message.type, _replica_of(fact.message)) for fact in world.ear.heard[world.pool]]
         assert order.index(("ReplicaReady", other)) < order.index(("ReplicaLost", world.replica))
         now = await world.heard("AdapterLoaded", replica=_address(world, other))
         assert len(await names_at(stack, now.replica.url, other)) == 2
+        last = lease_node_name(await lease_of(stack, other))
+        assert cluster.machine(last) != machine
+    # Whoever leaves no controller leaves its replicas, which end with their lease.
+    await until_true(lambda: not list(marked(mark_of(name))), every=0.25)
 
 
 async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
-    stack: Stack, attempts: Attempts, slurm: SlurmCluster, world: World
+    stack: Stack, attempts: Attempts, cluster: LeaseCluster, world: World
 ):
     async with controller(stack):
         await world.register()
         lease = await lease_of(stack, world.replica)
         ready = await world.heard("ReplicaReady")
-        mark = f"RUNNER_NODE_ID={lease_node_name(lease)}-n0"
-        [node] = [each for each in marked(mark) if "services.serving_controller.node" in _command(each)]
-        node.signal_alone(signal.SIGKILL)
+        machine = cluster.machine(lease_node_name(lease))
+        node_process(lease_node_name(lease)).signal_alone(signal.SIGKILL)
         ended = await attempts.until(lease, DeviceLeaseEnded)
         assert ended.reason is LeaseEnd.NODE_ENDED
         assert ended.message.endswith("exited with code 137")
         lost = await world.heard("ReplicaLost")
         assert (lost.replica, lost.reason) == (ready.replica, ended.message)
-        await until_true(lambda: not list(marked(mark)))
+        await until_true(lambda: not list(marked(mark_of(lease_node_name(lease)))), every=0.25)
         again = await lease_of(stack, world.replica, but=lease)
         await attempts.until(again, DevicesLeased)
 
@@ -178,29 +199,82 @@ async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
             return len(world.facts("ReplicaReady")) == 2
 
         await until_true(is_ready)
+        assert cluster.machine(lease_node_name(again)) != machine
+        failure = await failure_of(attempts, lease)
+        assert (failure.machine, failure.has_lost_machine) == (machine, False)
     assert len({fact.replica.incarnation for fact in world.facts("ReplicaReady")}) == 2
+
+
+async def failure_of(attempts: Attempts, lease: str, *, lost: bool = False) -> LeaseFailure:
+    """Wait until the pool announces what failed under the lease, and that its machine was lost if that is asked for."""
+    failures: list[LeaseFailure] = []
+
+    def is_announced() -> bool:
+        known = {
+            each.node_id: each
+            for fact in attempts.heard("cluster", PoolCapacityChanged)
+            for each in fact.lease_failures
+            if each.lease_id == lease and each.has_lost_machine >= lost
+        }
+        failures.extend(known.values())
+        return bool(failures)
+
+    await until_true(is_announced, every=0.25)
+    [failure] = failures
+    return failure
+
+
+async def test_a_machine_that_is_lost_under_a_replica_is_in_the_record_once(
+    stack: Stack, attempts: Attempts, cluster: LeaseCluster, world: World
+):
+    async with controller(stack):
+        await world.register()
+        lease = await lease_of(stack, world.replica)
+        await world.heard("ReplicaReady")
+        name = lease_node_name(lease)
+        machine = cluster.machine(name)
+        with cluster.lost(machine):
+            await attempts.until(lease, DeviceLeaseEnded, seconds=180)
+            await world.heard("ReplicaLost")
+            failure = await failure_of(attempts, lease, lost=True)
+            assert failure.machine == machine
+            assert (failure.holder, failure.purpose) == ("serving_controller", "serving")
+            again = await lease_of(stack, world.replica, but=lease)
+            await attempts.until(again, DevicesLeased)
+            await until_true(lambda: cluster.machine(lease_node_name(again)) not in ("", machine), every=0.25)
+        newest = attempts.heard("cluster", PoolCapacityChanged)[-1].lease_failures
+        assert [each.machine for each in newest if each.lease_id == lease] == [machine]
+
+
+async def test_a_replica_of_two_devices_has_a_node_with_two_and_shares_its_model_over_them(
+    stack: Stack, cluster: LeaseCluster, world: World
+):
+    two = {"SERVING_CONTROLLER_DEVICES_PER_REPLICA": "2", "SERVING_CONTROLLER_ONE_PROCESS": "false"}
+    async with controller(stack, **two):
+        await world.register()
+        name = lease_node_name(await lease_of(stack, world.replica))
+        await world.heard("ReplicaReady")
+        assert cluster.devices(name) == 2
+        options = [word for each in marked(mark_of(name)) for word in command_of(each)]
+        assert "--tensor-parallel-size=2" in options
 
 
 @pytest.mark.parametrize("failpoint", ["provider.create.before", "provider.create.after"])
 async def test_a_provisioner_that_dies_at_a_start_has_one_node_of_the_lease(
-    stack: Stack, attempts: Attempts, slurm: SlurmCluster, env: dict[str, str], failpoint: str
+    stack: Stack, attempts: Attempts, cluster: LeaseCluster, env: dict[str, str], failpoint: str
 ):
     async with killed_at(stack, "provisioner", failpoint, env=env):
         lease = await ask(attempts, pool="cluster", has_node=True)
     await alive(stack, "provisioner", env=env)
     await attempts.until(lease, DevicesLeased)
-    assert len(running_jobs(slurm, lease_node_name(lease))) == 1
-    assert len(attempts.heard(lease, DevicesLeased)) == 1
+    name = lease_node_name(lease)
+    await until_true(lambda: bool(cluster.machine(name)), every=0.25)
+    assert len(cluster.running(name)) == 1
     async with killed_at(stack, "provisioner", "provider.delete.after", env=env):
         await attempts.write("serving_controller", ReturnDevices(lease_id=lease))
     await alive(stack, "provisioner", env=env)
-    await attempts.until("cluster", PoolCapacityChanged, leases=())
+    await until_true(lambda: not cluster.running(name), every=0.25)
     assert len(attempts.heard(lease, DeviceLeaseEnded)) == 1
-    assert running_jobs(slurm, lease_node_name(lease)) == []
-
-
-def _command(process: Identity) -> str:
-    return Path(f"/proc/{process.pid}/cmdline").read_text()
 
 
 def _replica_of(message) -> str:
