@@ -4,7 +4,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from itertools import pairwise
@@ -68,7 +68,7 @@ def requires(name: str) -> list[str]:
 
 
 @cache
-def loaded_by(program: str, *, without: Collection[str] = ()) -> set[str]:
+def loaded_by(program: str, *, without: frozenset[str] = frozenset()) -> set[str]:
     """Third-party modules of `python -m program`, of all of ours that it imports, and of what these start.
 
     `without`: programs of ours that are not followed.

@@ -143,7 +143,7 @@ def test_only_loopback_is_published():
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-OF_POOLS = {"services.serving_controller.node", "services.evaluator.node"}
+OF_POOLS = frozenset({"services.serving_controller.node", "services.evaluator.node"})
 """Programs of nodes of other backends, which run in the image of their pool."""
 
 
@@ -158,7 +158,7 @@ class TestImages:
 
     def test_the_other_images_hold_what_they_load(self):
         # `retune up` starts the local stack, which a container has no use for.
-        command_line = provided.loaded_by("cli.app", without={"deploy.local"})
+        command_line = provided.loaded_by("cli.app", without=frozenset({"deploy.local"}))
         assert provided.missing(command_line, extras(services()["admin"])) == set()
         for name in ("bootstrap", "suites"):
             loaded = provided.loaded_by(f"deploy.{name}.__main__")

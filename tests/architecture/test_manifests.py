@@ -403,7 +403,7 @@ class TestNetwork:
     def test_ports_are_those_of_the_parts(self):
         policies = str(of_kind("NetworkPolicy", COMPONENTS / "network"))
         ports = set(re.findall(r"'port': (\d+)", policies))
-        assert ports == {"9092", "5432", "7070", "8004", "8008", "53"}
+        assert ports == {"9092", "5432", "7070", "8004", "8006", "8008", "53"}
 
 
 class TestScaling:

@@ -57,6 +57,7 @@ from shared.postgres.migrate import migrate
 from shared.service import Service
 from shared.signatures import PrivateKey
 from shared.storage.objects import ObjectStore
+from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
 from tests.integration.backend_suite import until
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
@@ -232,7 +233,11 @@ async def _nothing(lease_id: str) -> None:
     """A node that does not report."""
 
 
-@pytest.fixture(params=["local", "node"])
+# Gates of other files score on this machine all day.
+LOCAL = pytest.param("local", marks=at_night("a scoring process of its own, 7 s of processor time"))
+
+
+@pytest.fixture(params=[LOCAL, "node"])
 def scoring(request: pytest.FixtureRequest, world: World) -> Scoring:
     if request.param == "node":
         world.node = world.run_node

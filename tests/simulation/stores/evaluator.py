@@ -118,3 +118,8 @@ async def find_verdict(conn: Tables, result_key: str) -> GateResult | None:
 async def list_replicas(conn: Tables, base_model: str, base_sha: str) -> tuple[Replica, ...]:
     """Nobody computes answers here."""
     return ()
+
+
+async def forget_work(conn: Tables, eval_id: str) -> bool:
+    """Nothing is scored on nodes here."""
+    return False
