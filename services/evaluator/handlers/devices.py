@@ -79,9 +79,10 @@ class Devices:
     async def extend(self, lease: HeldLease) -> None:
         await self._ask(self._of_nodes, lease.subject)
 
-    async def give_back(self, lease: HeldLease) -> None:
+    async def give_back(self, evaluation: Evaluation) -> None:
+        """Give the evaluation's lease back, if it has one: its node ends."""
         async with self._service.unit() as unit:
-            await self._of_nodes.give_back(unit, lease.subject)
+            await self._of_nodes.give_back(unit, subject_of(evaluation.eval_id))
 
     async def refuse(self, evaluation: Evaluation, lease: HeldLease, problem: str) -> None:
         """Give back devices that are of no use, show people why, and let some time pass."""

@@ -24,6 +24,7 @@ from services.evaluator.model import Evaluation, ScoringNode
 from services.evaluator.protocol import MAX_OUTCOME_BYTES, Outcome, ScoringOrder, ScoringReport, Work
 from services.evaluator.scoring.order import WorkOrder
 from services.evaluator.scoring.reports import Report
+from services.evaluator.scoring.rows import BadRows
 from services.evaluator.settings import Settings
 from shared.device_leases import holder
 from shared.device_leases.lease import HeldLease
@@ -90,6 +91,7 @@ class NodeScoring:
         failpoint("eval.work.saved")
         if node.outcome is None:
             node = await self._on_a_node(evaluation, work, on_report)
+        await self._devices.give_back(evaluation)  # also where a process before this one could not
         scored = await self._believed(node, files)
         failpoint("eval.outcome.read")
         return scored
@@ -107,14 +109,13 @@ class NodeScoring:
             try:
                 node = await self._follow(work, lease, on_report)
             except DevicesLost as loss:
-                await self._devices.give_back(lease)
+                await self._devices.give_back(evaluation)
                 await self._count(work, loss)
                 raise
             except ScoringCrashed:
-                await self._devices.give_back(lease)
+                await self._devices.give_back(evaluation)
                 raise
             if node.outcome is not None:
-                await self._devices.give_back(lease)
                 return node
             assert node.report is not None, "it was followed until it has reported its end"
             problem = f"node {node.report.node_id} cannot score this: {node.report.problem}"
@@ -146,17 +147,18 @@ class NodeScoring:
 
     async def _look(self, work: Work, following: Following, on_report: OnReport) -> None:
         now = time.monotonic()
-        if now - following.extended > self._devices.extend_every_seconds:
-            await self._devices.extend(following.lease)
-            following.extended = now
         async with self._service.unit() as unit:
             lease = await holder.find_by_id(unit.conn, following.lease.lease_id)
             node = await store.find_node(unit.conn, work.eval_id)
         if node is None or node.work != work:
             raise DevicesLost(f"{work.eval_id}: somebody else has ended what was to be scored")
         self._take(work, following, node, on_report)
-        if following.ended is None:
-            self._require(work, following, lease, now)
+        if following.ended is not None:
+            return
+        self._require(work, following, lease, now)
+        if now - following.extended > self._devices.extend_every_seconds:
+            await self._devices.extend(following.lease)
+            following.extended = now
 
     def _take(self, work: Work, following: Following, node: ScoringNode, on_report: OnReport) -> None:
         """Take in the report of this lease's node."""
@@ -189,7 +191,7 @@ class NodeScoring:
             has_parts = outcome.scores is not None and outcome.scores.parts
             keys = await asyncio.to_thread(keys_in, order.parts if has_parts else (), paths)
             problem = nodes.why_not_believed(order, outcome, keys)
-        except (CorruptObject, KeyError, ValidationError) as error:
+        except (CorruptObject, KeyError, ValidationError, BadRows) as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
             assert node.report is not None, "it has reported an outcome"
