@@ -104,8 +104,8 @@ class Devices:
             lease = await self._ask(leases, subject)
             until = asyncio.get_running_loop().time() + leases.extend_every.total_seconds()
             while lease.is_awaited(self._service.clock()):
-                if lease.reason and lease.reason != shown:
-                    shown = lease.reason
+                if (reason := _reason(leases, lease)) and reason != shown:
+                    shown = reason
                     await self._show(evaluation, shown)
                 if asyncio.get_running_loop().time() > until:
                     break
@@ -193,3 +193,8 @@ class Devices:
         about = evaluation.artifact
         async with self._service.unit() as unit:
             await unit.emit(Delayed(subject_id=about.job_id, tenant=about.tenant, waiting_for=waiting_for))
+
+
+def _reason(leases: DeviceLeases, lease: HeldLease) -> str:
+    """Return what a lease waits for, also where its cluster backend does not say; empty where that is not known."""
+    return lease.reason or (f"the queue of pool {leases.pool}" if lease.state is LeaseState.QUEUED else "")

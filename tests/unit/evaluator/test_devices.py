@@ -95,6 +95,11 @@ def test_it_waits_says_so_once_and_computes_on_its_device(tmp_path):
     assert leases.given_back == [SUBJECT]
 
 
+def test_a_wait_that_nobody_explains_is_shown_too(tmp_path):
+    _, emitted = scored(Leases(replace(QUEUED, reason=""), HELD), tmp_path)
+    assert [fact.waiting_for for fact in emitted] == ["the queue of pool gpu"]
+
+
 def test_a_child_that_crashed_on_its_device_is_a_failure_and_the_device_goes_back(tmp_path):
     leases = Leases(HELD)
     with pytest.raises(ScoringCrashed):
