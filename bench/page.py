@@ -2,10 +2,10 @@
 
 A job of 2,000 steps and one of 100,000 are opened with an empty cache. `first_load_bytes` is what came over the
 wire, `first_chart_seconds` the time from the address to the first chart, and `curve_seconds` that from asking for
-the curve of the loss to its chart; the longer job's curves are drawn over time and over tokens, too. `change_seconds` is the time from sending a step to Kafka to its number on the
-screen; each is sent at another moment between two looks of the stream. Then 200 pages are open at once, as streams
-without a browser: memory and processor time that the gateway takes for them, and the time until the last one has a
-change.
+the curve of the loss to its chart; the longer job is opened with curves over time and over tokens, too.
+`change_seconds` is the time from sending a step to Kafka to its number on the screen; each is sent at another moment
+between two looks of the stream. Then 200 pages are open at once, as streams without a browser: memory and processor
+time that the gateway takes for them, and the time until the last one has a change.
 """
 
 import asyncio

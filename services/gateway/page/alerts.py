@@ -6,6 +6,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from schemas.alert import AlertRule
 from services.gateway.alerts import AlertFilter, has_alert, list_alerts
 from services.gateway.deps import Context, Gateway, invalid_cursor, parse_cursor
 from services.gateway.page import render, streams
@@ -42,6 +43,7 @@ async def _alerts(visitor: Visitor, context: Gateway, job: str | None, after: st
     return {
         "alerts": shown,
         "job": job,
+        "num_rules": len(AlertRule),
         "next": f"/alerts?job={of_job}&after={shown[-1].answer.id}" if len(rows) > ROWS else None,
         "version": streams.version_of(rows),
         "now": database.now(),

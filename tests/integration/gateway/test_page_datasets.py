@@ -197,7 +197,7 @@ async def test_rows_are_validated_without_a_job_and_known_before_the_next_one(wo
         lines = events.aiter_lines()
         await world.voices.say("ingest", a_ready(dataset_id, base.base_sha))
         async for line in lines:
-            if line.startswith("data: {") and "kept 12000 rows" in json.loads(line[6:])["html"]:
+            if line.startswith("data: {") and "kept 12,000 rows" in json.loads(line[6:])["html"]:
                 break
     words = words_of(await person.post("/jobs/new/check", data=form))
     assert f"{dataset_id} , the same files for the same base model, is ready" in words

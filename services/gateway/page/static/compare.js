@@ -48,10 +48,11 @@ class View {
       height: this.plot.clientHeight,
       legend: { show: false },
       cursor: { sync: { key: "compare", setSeries: false }, drag: { x: true, y: false } },
+      padding: [null, 16, null, null],
       scales: { x: { time: false } },
       axes: [xAxis(this.kind), { ...lines(), size: 60, values: (chart, all) => all.map(short) }],
       series: [{}, ...runs.map((run, at) => ({ stroke: colour(at), width: at ? 1.6 : 2.5, dash: at > 3 ? [6, 4] : undefined, gaps: (chart, series, first, last, known) => gaps(chart, this.answers[at] ?? {}, known), points: { show: this.data[0].length < 40 } }))],
-      hooks: { setCursor: [(chart) => this.describe(chart.cursor.idx)] },
+      hooks: { draw: [(chart) => this.number(chart)], setCursor: [(chart) => this.describe(chart.cursor.idx)] },
     }, this.data, this.plot);
   }
 
@@ -65,6 +66,26 @@ class View {
     if (this.lost) notes.push("some could not be loaded");
     else if (this.empty.length) notes.push(`nothing recorded of ${this.empty.join(", ")}`);
     this.note.textContent = notes.join("; ");
+  }
+
+  // The number of each run at its line's end; where two would lie over each other, the second is below the first.
+  number(chart) {
+    const { ctx } = chart, high = 12 * devicePixelRatio;
+    ctx.save();
+    ctx.font = `600 ${11 * devicePixelRatio}px system-ui`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    const ends = this.data.slice(1).flatMap((values, run) => {
+      const at = values.findLastIndex((value) => value !== null && value !== undefined);
+      return at < 0 ? [] : [{ run, x: chart.valToPos(this.data[0][at], "x", true), y: chart.valToPos(values[at], "y", true) }];
+    }).sort((one, other) => one.y - other.y);
+    ends.forEach((end, at) => {
+      const above = ends.slice(0, at).filter((other) => Math.abs(other.x - end.x) < high).at(-1);
+      if (above) end.y = Math.max(end.y, above.y + high);
+      ctx.fillStyle = colour(end.run);
+      ctx.fillText(String(end.run + 1), end.x + 4 * devicePixelRatio, end.y);
+    });
+    ctx.restore();
   }
 
   // Runs have points at steps of their own: the last one up to the cursor counts.
