@@ -96,10 +96,11 @@ def _next_port(compose: str) -> int:
 
 
 def with_container(compose: str, name: str, port: int) -> str:
-    """Add a block like that of tracker, which has nothing of its own, behind it."""
+    """Add a block like that of tracker behind it, without the extra that tracker has of its own."""
     match = re.search(r"\n  tracker:\n(?:    .*\n)+", compose)
     assert match, "docker-compose.yml has no service tracker to copy"
-    block = match[0].replace("tracker", name).replace("TRACKER", name.upper())
+    block = re.sub(r"build: \{<<: (\S+), args: .*\}", r"build: \1", match[0])
+    block = block.replace("tracker", name).replace("TRACKER", name.upper())
     block = re.sub(r'(_HTTP_PORT: )"\d+"', rf'\1"{port}"', block)
     return compose[: match.end()] + block + compose[match.end() :]
 

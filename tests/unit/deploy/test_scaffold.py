@@ -11,7 +11,7 @@ import yaml
 import services
 from deploy import scaffold
 from schemas.topics import LISTENS, PARKED_COMMANDS
-from tests.architecture.containers import resolved
+from tests.architecture.containers import extras, resolved
 from tests.architecture.test_rules import ANATOMY
 
 REPOSITORY = scaffold.ROOT
@@ -46,8 +46,10 @@ def test_a_new_service_has_a_container_and_the_others_keep_theirs(root: Path):
     before = containers(root)
     scaffold.new_service("archivist")
     after = containers(root)
-    own = resolved(after.pop("archivist"))
+    container = after.pop("archivist")
+    own = resolved(container)
     assert after == before
+    assert extras(container) == set()
     ports = {value for name in before for key, value in resolved(before[name]).items() if "HTTP_PORT" in key}
     assert own["ARCHIVIST_HTTP_PORT"] not in ports
     assert own["ARCHIVIST_KAFKA_PASSWORD"] == "SECRET_KAFKA_ARCHIVIST"
