@@ -149,7 +149,7 @@ class World:
                 described = json.dumps({"node_id": node_id(lease_id), "public_key": KEY.public_key})
                 await self.conn.execute(query, lease_id, utc_now() + timedelta(hours=1), described)
                 self.nodes[lease_id] = asyncio.create_task(self.node(lease_id))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
         routes = {protocol.REPORT_ROUTE: self.routes.report, protocol.OBJECTS_ROUTE: self.routes.objects}
@@ -179,7 +179,7 @@ class World:
         try:
             while True:
                 await node.turn()
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.2)
         finally:
             await node._end()
 
@@ -324,12 +324,10 @@ class TestWhatANodeGivesBack:
         ("changes", "reason"),
         [
             ({"stored": {"sha256": "0" * 64}}, "CorruptObject"),
-            ({"stored": {"size_bytes": 10}}, "expected at most 10"),
-            ({"outcome": {"order_sha256": "0" * 64}}, "they are of order 000"),
             ({"outcome": {"scores": None}}, "neither scores nor a reason"),
             ({"outcome": {"scores": None, "crash": "out of memory"}}, "out of memory"),
         ],
-        ids=["digest", "size", "order", "form", "crash"],
+        ids=["digest", "form", "crash"],
     )
     async def test_costs_a_try_and_is_removed_where_it_cannot_be(
         self, world: World, material: Material, changes: dict[str, Any], reason: str
@@ -488,9 +486,8 @@ class TestWhatANodeMayAskFor:
             ({"node_id": "r-other"}, "the lease's node is r-"),
             ({"lease_id": "scoring-eval-other"}, "is not held here"),
             ({"problem": "\0"}, "expected text"),
-            ({"problem": "x" * 2000}, "at most 1000 characters"),
         ],
-        ids=["node", "lease", "no text", "long"],
+        ids=["node", "lease", "no text"],
     )
     async def test_is_nothing_where_it_proves_nothing_or_says_what_is_none(
         self, world: World, holder: Holder, changes: dict[str, Any], problem: str

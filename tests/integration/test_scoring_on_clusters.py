@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
     pytest.mark.timeout(900),
-    at_night("two minutes of processor time of Slurm and of gates"),
+    at_night("two minutes of processor time of clusters and of gates"),
 ]
 
 models, setting = test_evaluator.models, test_evaluator.setting
