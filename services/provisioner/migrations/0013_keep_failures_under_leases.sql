@@ -1,4 +1,4 @@
--- 0014_keep_failures_under_leases.sql: machines that failed under a service's node, apart from those under attempts,
+-- 0013_keep_failures_under_leases.sql: machines that failed under a service's node, apart from those under attempts,
 -- which provisioners of the release before announce
 SET LOCAL lock_timeout = '4s';
 CREATE TABLE lease_failure (
