@@ -6,12 +6,17 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
+from deploy.local.stack import Stack
 from deploy.slurm.cluster import SlurmCluster
 from shared.env_file import read_env_file
 from shared.processes.identity import Identity, marked
 from tests.integration import kubernetes as kube
 from tests.integration import slurm as queue
+from tests.integration.provisioning import provisioner_env_of
+from tests.integration.test_provisioner import POOLS
 
 COMMON = """
 [pools.cluster]
@@ -45,6 +50,8 @@ DEVICE = "nvidia.com/gpu"
 """What Kubernetes calls them."""
 DEVICES = 2
 """Of each machine in the pool."""
+CLUSTERS = ("slurm", "kubernetes")
+"""Parameters of a fixture that is `cluster_of`."""
 
 
 class LeaseCluster(Protocol):
@@ -172,9 +179,26 @@ class OfKubernetes:
             self._cluster.start_node(machine)
 
 
-def node_process(name: str) -> Identity:
+def cluster_of(request: pytest.FixtureRequest) -> LeaseCluster:
+    """Return the cluster that the parameter of a fixture names."""
+    real = request.getfixturevalue(request.param)
+    return OfSlurm(real) if request.param == "slurm" else OfKubernetes(real)
+
+
+def provisioner_env_with(
+    stack: Stack, folder: Path, cluster: LeaseCluster, **variables: str
+) -> dict[str, str]:
+    """Write the pools, the cluster's among them, and the variables of nodes; return the provisioner's variables."""
+    env = provisioner_env_of(stack, folder, POOLS)
+    with (folder / "runner.env").open("a") as file:
+        file.writelines(f"{name}='{value}'\n" for name, value in variables.items())
+    with (folder / "pools.toml").open("a") as file:
+        file.write(cluster.pool(folder, folder / "runner.env"))
+    return env
+
+
+def node_process(name: str, *, module: str) -> Identity:
     """Return the process of the node's program, not what it has started."""
-    module = "services.serving_controller.node"
     [node] = [each for each in marked(mark_of(name)) if module in command_of(each)]
     return node
 

@@ -49,8 +49,9 @@ def control() -> None:
 
     @dataclass(frozen=True)
     class StandIn(Engine):
-        def argv(self, spec, port):
-            options = [option for option in super().argv(spec, port) if option.startswith("--")]
+        def argv(self, spec, port, *, certificate=None):
+            argv = super().argv(spec, port, certificate=certificate)
+            options = [option for option in argv if option.startswith("--")]
             return [sys.executable, __file__, *options]
 
     class StandInSettings(Settings):

@@ -32,16 +32,16 @@ from tests.integration.backend_suite import until as until_true
 from tests.integration.engines import Engines
 from tests.integration.kills import alive, killed_at
 from tests.integration.lease_clusters import (
+    CLUSTERS,
     LeaseCluster,
-    OfKubernetes,
-    OfSlurm,
+    cluster_of,
     command_of,
     mark_of,
     node_process,
+    provisioner_env_with,
 )
-from tests.integration.provisioning import attempts_on, provisioner_env_of
+from tests.integration.provisioning import attempts_on
 from tests.integration.test_leases import ask
-from tests.integration.test_provisioner import POOLS
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
 
 pytestmark = [
@@ -55,6 +55,7 @@ listening = test_serving_controller.listening
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = [sys.executable, str(Path(__file__).with_name("stand_in_engine.py"))]
+PROGRAM = "services.serving_controller.node"
 ON_NODES = {
     "SERVING_CONTROLLER_POOL": "cluster",
     "SERVING_CONTROLLER_ON_NODES": "true",
@@ -64,25 +65,18 @@ ON_NODES = {
 }
 
 
-@pytest.fixture(scope="module", params=["slurm", "kubernetes"])
-def cluster(request: pytest.FixtureRequest) -> LeaseCluster:
-    real = request.getfixturevalue(request.param)
-    return OfSlurm(real) if request.param == "slurm" else OfKubernetes(real)
+cluster = pytest.fixture(cluster_of, scope="module", params=CLUSTERS)
 
 
 @pytest.fixture(scope="module")
 def env(stack: Stack, cluster: LeaseCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("replica-nodes")
-    env = provisioner_env_of(stack, folder, POOLS)
-    own = {
-        "RUNNER_REPLICA_ARGV": json.dumps(STAND_IN),
-        "RUNNER_REPLICA_READS": json.dumps([str(ROOT / "tests"), str(ROOT / "bench")]),
-    }
-    with (folder / "runner.env").open("a") as file:
-        file.writelines(f"{name}='{value}'\n" for name, value in own.items())
-    with (folder / "pools.toml").open("a") as file:
-        file.write(cluster.pool(folder, folder / "runner.env"))
-    return env
+    return provisioner_env_with(
+        stack,
+        tmp_path_factory.mktemp("replica-nodes"),
+        cluster,
+        RUNNER_REPLICA_ARGV=json.dumps(STAND_IN),
+        RUNNER_REPLICA_READS=json.dumps([str(ROOT / "tests"), str(ROOT / "bench")]),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +179,7 @@ async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
         lease = await lease_of(stack, world.replica)
         ready = await world.heard("ReplicaReady")
         machine = cluster.machine(lease_node_name(lease))
-        node_process(lease_node_name(lease)).signal_alone(signal.SIGKILL)
+        node_process(lease_node_name(lease), module=PROGRAM).signal_alone(signal.SIGKILL)
         ended = await attempts.until(lease, DeviceLeaseEnded)
         assert ended.reason is LeaseEnd.NODE_ENDED
         assert ended.message.endswith("exited with code 137")

@@ -1,25 +1,18 @@
 """Gates on nodes of a real Slurm and a real Kubernetes: Kafka, Postgres, S3 and the scoring child are real, over kills and losses."""
 
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
 
-from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
 from deploy.local.stack import Stack
-from deploy.slurm.cluster import SlurmCluster
 from schemas.base import Delayed
 from schemas.evaluation import EvalCheckCompleted, EvalPassed, EvalStarted
 from schemas.job import Artifact, JobCancelled
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseEnd
 from services.provisioner.model import lease_node_name
 from shared.device import device_name
-from shared.env_file import read_env_file
 from shared.processes.identity import Identity, marked
 from tests.chaos.scale import at_night
 from tests.integration import test_evaluator
@@ -27,14 +20,18 @@ from tests.integration.attempts import Attempts
 from tests.integration.backend_suite import until as until_true
 from tests.integration.evaluator_world import World
 from tests.integration.kills import alive, killed_at
-from tests.integration.kubernetes import cordoned, pods_of, put_secret
-from tests.integration.provisioning import attempts_on, provisioner_env_of
-from tests.integration.slurm import blocked, running_jobs
+from tests.integration.lease_clusters import (
+    CLUSTERS,
+    LeaseCluster,
+    cluster_of,
+    command_of,
+    mark_of,
+    node_process,
+    provisioner_env_with,
+)
+from tests.integration.provisioning import attempts_on
 from tests.integration.test_evaluator import Models, Setting, verdict_of
 from tests.integration.test_evaluator_leases import ask_for_a_verdict, leases_of
-from tests.integration.test_provisioner import POOLS
-from tests.integration.test_provisioner_kubernetes import POOL as KUBERNETES_POOL
-from tests.integration.test_provisioner_slurm import SLURM_POOL
 
 pytestmark = [
     pytest.mark.stack,
@@ -45,7 +42,7 @@ pytestmark = [
 
 models, setting = test_evaluator.models, test_evaluator.setting
 
-SECRET = "scoring-nodes"
+PROGRAM = "services.evaluator.node"
 ENV = {
     "EVALUATOR_SCORING_THREADS": "1",
     "EVALUATOR_MAX_NEW_TOKENS": "16",
@@ -57,54 +54,12 @@ ENV = {
 }
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What a test asks of the cluster whose machines the pool `cluster` has."""
-
-    pool: Callable[[Path], str]
-    """Returns its table; given the folder that machines share."""
-    blocked: Callable[[], AbstractContextManager[None]]
-    """Nothing starts meanwhile."""
-    running: Callable[[str], Sequence[object]]
-    """Returns what the cluster has of a node."""
-    words: frozenset[str]
-    """Beginnings of what a node waits for while `blocked`."""
-    give: Callable[[Path], object] = lambda env_file: None
-    """Gives nodes the variables of this file, where they do not read it themselves."""
-
-
-def of_slurm(slurm: SlurmCluster) -> Cluster:
-    return Cluster(
-        pool=lambda folder: SLURM_POOL.format(folder=folder, conf=slurm.conf),
-        blocked=partial(blocked, slurm, nodes=len(slurm.nodes)),
-        running=partial(running_jobs, slurm),
-        words=frozenset({"Resources", "Priority", "None"}),
-    )
-
-
-def of_kubernetes(kubernetes: KubernetesCluster) -> Cluster:
-    place = {"kubeconfig": kubernetes.provisioner, "namespace": NAMESPACE, "secret": SECRET}
-    return Cluster(
-        pool=lambda folder: KUBERNETES_POOL.format(**place),
-        blocked=partial(cordoned, kubernetes, *kubernetes.nodes),
-        running=partial(pods_of, kubernetes),
-        words=frozenset({"the queue of pool cluster", "0/3 nodes are available"}),
-        give=lambda env_file: put_secret(kubernetes, SECRET, read_env_file(env_file)),
-    )
-
-
-@pytest.fixture(scope="module", params=["slurm", "kubernetes"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    real = request.getfixturevalue(request.param)
-    return of_slurm(real) if request.param == "slurm" else of_kubernetes(real)
+cluster = pytest.fixture(cluster_of, scope="module", params=CLUSTERS)
 
 
 @pytest.fixture(scope="module")
-def env(stack: Stack, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("scoring-nodes")
-    env = provisioner_env_of(stack, folder, POOLS + cluster.pool(folder))
-    cluster.give(folder / "runner.env")
-    return env
+def env(stack: Stack, cluster: LeaseCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return provisioner_env_with(stack, tmp_path_factory.mktemp("scoring-nodes"), cluster)
 
 
 @pytest.fixture(scope="module")
@@ -133,19 +88,18 @@ async def leased(attempts: Attempts, world: World, job_id: str, number: int = 1)
     return [*leases.values()][number - 1]
 
 
-async def until_scoring(lease: DevicesLeased) -> list[Identity]:
-    """The processes of the lease's node, once one of them scores."""
-    assert lease.node is not None
-    mark = f"RUNNER_NODE_ID={lease.node.node_id}"
+async def until_scoring(lease: DevicesLeased) -> Identity:
+    """The process of the lease's node, once it runs."""
+    name = lease_node_name(lease.lease_id)
 
-    def node() -> list[Identity]:
-        return [each for each in marked(mark) if "services.evaluator.node" in _command(each)]
+    def runs() -> bool:
+        return any(PROGRAM in command_of(each) for each in marked(mark_of(name)))
 
-    await until_true(lambda: bool(node()), seconds=120.0)
-    return node()
+    await until_true(runs, seconds=120.0)
+    return node_process(name, module=PROGRAM)
 
 
-async def gone(cluster: Cluster, lease: DevicesLeased) -> None:
+async def gone(cluster: LeaseCluster, lease: DevicesLeased) -> None:
     await until_true(lambda: not cluster.running(lease_node_name(lease.lease_id)), seconds=120.0)
 
 
@@ -154,14 +108,15 @@ def facts_of(world: World, job_id: str) -> list[type]:
 
 
 async def test_a_gate_waits_in_the_clusters_queue_and_is_scored_on_a_node(
-    world: World, attempts: Attempts, cluster: Cluster, setting: Setting, models: Models
+    world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models
 ):
     with cluster.blocked():
         job = await ask_for_a_verdict(world, setting, models, first=0)
         delayed = await world.until(
             lambda event: isinstance(event, Delayed) and event.subject_id == job.job_id, "the wait"
         )
-        assert delayed.waiting_for.split(":")[0] in cluster.words
+        expected = {words or "the queue of pool cluster" for words in cluster.queue_words}
+        assert delayed.waiting_for.split(":")[0] in expected
     assert type(await verdict_of(world, job.job_id)) is EvalPassed
     [queued] = leases_of(attempts, DeviceLeaseQueued, job.job_id, world)
     lease = await leased(attempts, world, job.job_id)
@@ -173,7 +128,7 @@ async def test_a_gate_waits_in_the_clusters_queue_and_is_scored_on_a_node(
 
 
 async def test_an_evaluator_that_dies_anywhere_continues_on_the_same_node(
-    world: World, attempts: Attempts, cluster: Cluster, setting: Setting, models: Models, stack: Stack
+    world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models, stack: Stack
 ):
     async with killed_at(stack, "evaluator", "eval.work.saved", env=ENV):
         job = await ask_for_a_verdict(world, setting, models, first=1)
@@ -194,7 +149,7 @@ async def test_an_evaluator_that_dies_anywhere_continues_on_the_same_node(
 async def test_a_lost_node_and_a_killed_provisioner_cost_no_try(
     world: World,
     attempts: Attempts,
-    cluster: Cluster,
+    cluster: LeaseCluster,
     setting: Setting,
     models: Models,
     stack: Stack,
@@ -204,7 +159,7 @@ async def test_a_lost_node_and_a_killed_provisioner_cost_no_try(
         job = await ask_for_a_verdict(world, setting, models, first=2)
     await alive(stack, "provisioner", env=env)
     lease = await leased(attempts, world, job.job_id)
-    [node] = await until_scoring(lease)
+    node = await until_scoring(lease)
     node.signal_alone(signal.SIGKILL)
     ended = await attempts.until(lease.lease_id, DeviceLeaseEnded)
     assert ended.reason is LeaseEnd.NODE_ENDED
@@ -215,7 +170,7 @@ async def test_a_lost_node_and_a_killed_provisioner_cost_no_try(
 
 
 async def test_a_cancelled_jobs_node_ends_with_its_gate(
-    world: World, attempts: Attempts, cluster: Cluster, setting: Setting, models: Models
+    world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models
 ):
     job = await ask_for_a_verdict(world, setting, models, first=3)
     lease = await leased(attempts, world, job.job_id)
@@ -226,8 +181,4 @@ async def test_a_cancelled_jobs_node_ends_with_its_gate(
     ended = await attempts.until(lease.lease_id, DeviceLeaseEnded)
     assert ended.reason is LeaseEnd.RETURNED
     await gone(cluster, lease)
-    assert not list(marked(f"RUNNER_NODE_ID={lease.node.node_id}"))
-
-
-def _command(process: Identity) -> str:
-    return Path(f"/proc/{process.pid}/cmdline").read_text()
+    assert not list(marked(mark_of(lease_node_name(lease.lease_id))))

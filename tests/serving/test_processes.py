@@ -47,7 +47,7 @@ ID = "serve-0123456789ab-0"
 
 @dataclass(frozen=True)
 class Script(Engine):
-    def argv(self, spec: ReplicaSpec, port: int) -> list[str]:
+    def argv(self, spec: ReplicaSpec, port: int, *, certificate: Path | None = None) -> list[str]:
         return [sys.executable, "-c", SCRIPT]
 
 
