@@ -9,8 +9,14 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from services.gateway.model import Evaluation, Job, JobEvent, Route, Row
-from services.gateway.readmodels import EVALUATION_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, ROUTE_COLUMNS
+from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row
+from services.gateway.readmodels import (
+    EVALUATION_COLUMNS,
+    EVENT_COLUMNS,
+    JOB_COLUMNS,
+    MODEL_COLUMNS,
+    ROUTE_COLUMNS,
+)
 from services.gateway.store import find, select
 from shared.postgres.database import Database
 
@@ -207,6 +213,12 @@ REDONE_STEPS = """
            (SELECT step FROM step
              WHERE job_id = $1 AND step > began.after AND step < coalesce(fresh.step, 2147483647)
              ORDER BY step DESC LIMIT 1) AS redone ON true"""
+CHECKPOINT_SIZES = """
+    SELECT data #>> '{bundle,manifest_sha256}' AS digest, (data ->> 'size_bytes')::bigint AS size_bytes FROM job_event
+     WHERE job_id = $1 AND type = 'CheckpointVerified' AND data #>> '{bundle,manifest_sha256}' = ANY ($2)"""
+MODELS_OF_BUNDLES = f"""
+    SELECT {MODEL_COLUMNS} FROM model
+     WHERE tenant = $1 AND job_id = $2 AND detail #>> '{{bundle,manifest_sha256}}' = ANY ($3)"""
 NODES_OF_ATTEMPT = """
     SELECT data ->> 'nodes' FROM job_event
      WHERE job_id = $1 AND type = 'JobScheduled' AND data -> 'attempt' = to_jsonb($2::int) LIMIT 1"""
@@ -357,6 +369,20 @@ async def find_events_of_types(database: Database, job_id: str, types: Sequence[
 async def find_redone_steps(database: Database, job_id: str, began: Mapping[int, int]) -> list[RedoneSteps]:
     """`began`: the step after which each attempt began. Attempts that did no step again have no row."""
     return await select(RedoneSteps, database, REDONE_STEPS, job_id, [*began], [*began.values()])
+
+
+async def find_checkpoint_sizes(database: Database, job_id: str, digests: Sequence[str]) -> dict[str, int]:
+    """Return bytes by the digest of a manifest, of those whose verification is among the events that are kept."""
+    rows = await database.fetch(CHECKPOINT_SIZES, job_id, digests)
+    return {row["digest"]: row["size_bytes"] for row in rows if row["size_bytes"] is not None}
+
+
+async def find_models_of_bundles(
+    database: Database, tenant: str, job_id: str, digests: Sequence[str]
+) -> dict[str, ModelVersion]:
+    """Return the versions that checkpoints of the job have become, by the digests of their manifests."""
+    rows = await select(ModelVersion, database, MODELS_OF_BUNDLES, tenant, job_id, digests)
+    return {row.detail.bundle.manifest_sha256: row for row in rows if row.detail.bundle}
 
 
 async def count_nodes(database: Database, job_id: str, attempt: int) -> int:

@@ -13,7 +13,7 @@ from schemas.lifecycle import TERMINAL
 from services.gateway import job_readmodels, job_responses, readmodels, representations
 from services.gateway.deps import Caller, Context, Gateway, parse_cursor
 from services.gateway.errors import not_found
-from services.gateway.page import attempts, curves, formats, render, streams
+from services.gateway.page import attempts, checkpoints, curves, formats, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import Action, job_view
 from services.gateway.routes import jobs, progress
@@ -24,7 +24,6 @@ router = APIRouter()
 Tab = Literal["curves", "timeline", "logs", "checkpoints", "settings"]
 TABS: tuple[Tab, ...] = ("curves", "timeline", "logs", "checkpoints", "settings")
 EVENTS = 100
-CHECKPOINTS = 100
 STEPS_AT_ONCE = 2_000
 MAX_PIXELS = 4_000
 Metric = Literal["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes"]
@@ -87,12 +86,9 @@ async def stream(
             events, event_id = await _new_events(context, job_id, event_id)
             parts += events
         elif tab == "checkpoints":
-            written = await _checkpoints(caller, context, job_id)
-            parts.append(
-                streams.part(
-                    "checkpoints", render.text("job_checkpoints.html.jinja", now=database.now(), **written)
-                )
-            )
+            written = await checkpoints.shown(caller, context, job_id)
+            html = render.text("job_checkpoints.html.jinja", visitor=visitor, now=database.now(), **written)
+            parts.append(streams.part("checkpoints", html))
         return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}/{validated}", tuple(parts))
 
     return streams.follow(request, context, visitor, look)
@@ -318,15 +314,7 @@ async def _logs(
 
 
 async def _checkpoints(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
-    rows = await readmodels.list_checkpoints(
-        context.service.database, job_id, caller.tenant, before=None, limit=CHECKPOINTS + 1
-    )
-    shown = [representations.checkpoint(row) for row in rows[:CHECKPOINTS]]
-    times = [row.created_at for row in rows[:CHECKPOINTS]]
-    return {
-        "checkpoints": [*zip(shown, times, strict=True)],
-        "has_more": len(rows) > CHECKPOINTS,
-    }
+    return await checkpoints.shown(caller, context, job_id)
 
 
 async def _settings(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:

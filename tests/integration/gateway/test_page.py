@@ -289,6 +289,7 @@ class TestTenantsAreApart:
     async def test_what_is_anothers_looks_like_what_does_not_exist(self, world, shown):
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
         own |= {"dataset_id": shown.dataset, "sweep_id": shown.sweep}
+        own |= {"checkpoint": f"ftckpt-{shown.running}-1-10"}
         own |= {"endpoint_id": shown.webhook, "delivery_id": "whd_0000"}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}

@@ -8,6 +8,8 @@ from html import unescape
 import httpx
 import pytest
 
+from schemas.evaluation import EvalStarted
+from schemas.job import JobCancelled
 from schemas.specification import Method, Recipe
 from tests.integration.gateway.pages import (
     HOSTILE,
@@ -17,7 +19,7 @@ from tests.integration.gateway.pages import (
     logged_in,
     words_of,
 )
-from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -220,3 +222,55 @@ class TestComparisons:
         many = ",".join(f"ftjob-{each}" for each in range(9))
         refused = await person.get(f"/compare?runs={many}")
         assert (refused.status_code, "runs: found 9, expected at most 8" in words_of(refused)) == (400, True)
+
+
+class TestCheckpoints:
+    async def test_say_their_size_and_what_cannot_be_done_with_them_yet(self, world, person):
+        job_id = await world.a_running_job()
+        words = words_of(await person.get(f"/jobs/{job_id}/checkpoints"))
+        assert "10 B" in words
+        assert "the job is not over: it can be evaluated then, or cancel the job first" in words
+        assert "no model version yet: evaluate it first" in words
+        await world.db.execute(
+            "DELETE FROM job_event WHERE job_id = $1 AND type = 'CheckpointVerified'", job_id
+        )
+        words = words_of(await person.get(f"/jobs/{job_id}/checkpoints"))
+        assert "unknown" in words
+        assert "10 B" not in words
+
+    async def test_are_evaluated_as_programs_do_it_and_then_deployed(self, world, person):
+        job_id = await world.a_running_job()
+        name, path = f"ftckpt-{job_id}-1-10", f"/jobs/{job_id}/checkpoints"
+        form = {"csrf": csrf_in((await person.get(path)).text)}
+        answer = await person.post(f"{path}/{name}/evaluate", data=form)
+        assert (answer.status_code, "expected one that is over" in answer.text) == (400, True)
+        await world.voices.say(
+            "scheduler",
+            JobCancelled(job_id=job_id, tenant="demo", reason="user", artifact=None, last_step=10),
+        )
+        over = "SELECT finished_at IS NOT NULL FROM job WHERE job_id = $1"
+        await until(lambda: world.db.fetchval(over, job_id), "the end of the job")
+        assert "Deploy</button></form>" not in (await person.get(path)).text
+
+        asking = asyncio.create_task(person.post(f"{path}/{name}/evaluate", data=form))
+        command = (await world.heard(job_id, "RegisterArtifact")).message
+        version = await world.a_version(job_id=job_id, bundle=command.bundle)
+        sent = await world.heard(version.model_id, "ReevaluateModel")
+        about = version.model_dump(include={"model_id", "tenant", "job_id", "digest", "base_sha"})
+        started = EvalStarted(**about, eval_id=f"eval-{mark()}", number=2)
+        await world.voices.say("evaluator", started, causation_id=sent.envelope.id)
+        answer = await asking
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/models/{version.model_id}/gate")
+
+        html = (await person.get(path)).text
+        assert f'action="/models/{version.model_id}/deploy"' in html
+        assert "no model version yet" not in html
+
+    async def test_begin_a_job_like_theirs(self, world, person):
+        job_id = await world.a_running_job()
+        html = (await person.get(f"/jobs/{job_id}/checkpoints")).text
+        link = unescape(re.search(r'href="(/jobs/new\?from=[^"]+&amp;base=[^"]+)">Continue', html)[1])
+        html = (await person.get(link)).text
+        assert f'<option value="ftckpt-{job_id}-1-10" selected>' in html
+        assert "file-train.jsonl" in field(html, "training_file"), "the request was checked"
+        assert field(html, "model") == ""
