@@ -6,11 +6,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
-from services.gateway import job_readmodels, readmodels
+from schemas.deployment import DeploymentReady
+from schemas.model import DeploymentApproved
+from services.gateway import job_readmodels, readmodels, recent_events
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
-from services.gateway.model import ModelVersion
-from services.gateway.page import ask, lineage, render, streams
+from services.gateway.model import ModelVersion, Route
+from services.gateway.page import ask, lineage, render, streams, swaps
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, model_view, route_view
 from services.gateway.routes import models
@@ -130,18 +132,30 @@ async def deploy(request: Request, sender: Sender, context: Context, model_id: s
 @router.get("/deployments")
 async def deployments(request: Request, visitor: Present, context: Context, after: str = "") -> Response:
     """Slots by name."""
-    shown = await _deployments(visitor, context, after)
+    rows, _ = await _routes(visitor, context, after)
+    shown = await _deployments(visitor, context, rows)
     stream = f"/deployments/stream?after={quote(after, safe='')}"
     return render.page(request, "deployments.html.jinja", visitor, stream=stream, **shown)
 
 
-async def _deployments(visitor: Visitor, context: Gateway, after: str) -> dict[str, Any]:
+async def _routes(visitor: Visitor, context: Gateway, after: str) -> tuple[list[Route], str]:
+    """Return the slots, with one more than are shown, and their version."""
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_routes(database, tenant, after=after, limit=ROWS + 1)
+    return rows, streams.version_of(rows)
+
+
+async def _deployments(visitor: Visitor, context: Gateway, rows: list[Route]) -> dict[str, Any]:
+    tenant, database = visitor.principal.tenant, context.service.database
+    approved, ready = [
+        await recent_events.list_of_type(database, tenant, fact.type, limit=swaps.LOOKED_AT)
+        for fact in (DeploymentApproved, DeploymentReady)
+    ]
+    seconds = swaps.seconds_until_ready(approved, ready)
     return {
         "routes": [route_view(row) for row in rows[:ROWS]],
+        "seconds": {row.slot: seconds.get((row.slot, row.generation)) for row in rows[:ROWS]},
         "next": rows[ROWS - 1].slot if len(rows) > ROWS else None,
-        "version": streams.version_of(rows),
         "now": database.now(),
     }
 
@@ -150,12 +164,15 @@ async def _deployments(visitor: Visitor, context: Gateway, after: str) -> dict[s
 async def deployments_stream(
     request: Request, visitor: Present, context: Context, after: str = ""
 ) -> StreamingResponse:
-    async def show() -> dict[str, Any]:
-        return await _deployments(visitor, context, after)
+    async def look(last: str) -> streams.Changes:
+        rows, version = await _routes(visitor, context, after)
+        if version == last:
+            return streams.Changes(last)
+        shown = await _deployments(visitor, context, rows)
+        html = render.text("deployments_parts.html.jinja", visitor=visitor, **shown)
+        return streams.Changes(version, (streams.part("deployments", html),))
 
-    return streams.follow_part(
-        request, context, visitor, show, element_id="deployments", template="deployments_parts.html.jinja"
-    )
+    return streams.follow(request, context, visitor, look)
 
 
 @router.post("/deployments/{slot:path}/rollback")

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from schemas.deployment import ReplicaAddress
 from services.gateway import page
 from services.gateway.page.sessions import COOKIE
 from tests.integration.gateway.pages import (
@@ -121,6 +122,21 @@ class TestPages:
         answer = await person.get(f"/jobs/{shown.failed}")
         assert f"oom: out of memory at step 10: {HOSTILE}" in unescape(answer.text)
         assert "Continue from its newest checkpoint" in words_of(answer)
+
+    async def test_of_deployments_say_where_they_are_resident_and_how_long_the_swap_took(self, world, person):
+        tenant = f"t-{mark()}"
+        world.keys[tenant] = await new_key(world, tenant)
+        resident, idle = await world.a_version(tenant), await world.a_version(tenant)
+        replica = ReplicaAddress(replica_id=f"replica-{mark()}", incarnation="1", url="http://127.0.0.1:1")
+        await world.voices.say("registry", world.approved(resident), world.approved(idle))
+        async with logged_in(world, tenant) as client:
+            assert "0 of 2 slots are resident" in words_of(await client.get("/deployments"))
+            await world.voices.say("serving_controller", world.ready(resident, replica), world.ready(idle))
+            await until(lambda: world.state_of(idle.full_name, "ready"), "the second deployment")
+            await until(lambda: world.state_of(resident.full_name, "ready"), "the first deployment")
+            words = words_of(await client.get("/deployments"))
+        assert "1 of 2 slots are resident" in words
+        assert len(re.findall(r" 1 (?:1 replica|none now) [0-9]+ (?:ms|s) ", words)) == 2
 
     async def test_of_a_gate_show_each_number_beside_its_base(self, person, shown):
         words = words_of(await person.get(address("/models/{version}/gate", shown)))
