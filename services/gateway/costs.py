@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from services.gateway import responses
 from services.gateway.model import Row
 from services.gateway.quotas import next_month
-from services.gateway.store import select
+from services.gateway.store import columns, find, select
 from shared.postgres.database import Database
 
 GroupedBy = Literal["job", "sweep", "experiment", "pool", "day", "month"]
@@ -31,6 +31,19 @@ class CostRow(Row):
     cost: Decimal
     charged: Decimal
     spot_waste: Decimal
+
+
+class AttemptCost(Row):
+    """What an attempt that has ended cost; of what is not charged, the reason is its class of failure."""
+
+    attempt: int
+    pool: str
+    capacity_type: str
+    device_seconds: float
+    cost: Decimal
+    charged: Decimal
+    failure_class: str | None
+    ended_at: datetime
 
 
 @dataclass(frozen=True)
@@ -55,14 +68,18 @@ NAMES: Mapping[str, str] = {
 IN_TIME = ("day", "month")
 
 
+SUMS = """
+    count(*) AS attempts, coalesce(sum(device_seconds), 0) AS device_seconds,
+    coalesce(sum(attempt_cost.cost), 0) AS cost, coalesce(sum(charged), 0) AS charged,
+    coalesce(sum(attempt_cost.cost) FILTER (WHERE failure_class = 'preempted'
+                                              AND capacity_type = 'spot'), 0) AS spot_waste"""
+
+
 def _query(by: str) -> str:
     """Return the statement for groups by this; those of times in their order, else the most expensive first."""
     order = "name" if by in IN_TIME else "cost DESC, name"
     return f"""
-        SELECT {NAMES[by]} AS name, count(*) AS attempts, coalesce(sum(device_seconds), 0) AS device_seconds,
-               coalesce(sum(attempt_cost.cost), 0) AS cost, coalesce(sum(charged), 0) AS charged,
-               coalesce(sum(attempt_cost.cost) FILTER (WHERE failure_class = 'preempted'
-                                                         AND capacity_type = 'spot'), 0) AS spot_waste
+        SELECT {NAMES[by]} AS name, {SUMS}
           FROM attempt_cost LEFT JOIN job USING (job_id)
          WHERE ($1::text IS NULL OR attempt_cost.tenant = $1) AND ended_at >= $2 AND ended_at < $3
          GROUP BY 1 ORDER BY {order} LIMIT $4"""
@@ -71,7 +88,10 @@ def _query(by: str) -> str:
 QUERIES = {by: _query(by) for by in NAMES}
 assert NAMES.keys() - {"all"} == {*get_args(GroupedByOfAll)}, "each group has its statement"
 
-
+LIST_ATTEMPTS = f"""
+    SELECT {columns(AttemptCost)} FROM attempt_cost WHERE job_id = $1 AND tenant = $2
+     ORDER BY attempt DESC LIMIT $3"""
+TOTAL_OF_JOB = f"SELECT NULL AS name, {SUMS} FROM attempt_cost WHERE job_id = $1 AND tenant = $2"
 NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE tenant = $1"
 
 
@@ -104,6 +124,17 @@ async def find_total(database: Database, tenant: str | None, period: Period) -> 
             spot_waste=Decimal(0),
         )
     )
+
+
+async def list_attempts(database: Database, tenant: str, job_id: str, *, at_most: int) -> list[AttemptCost]:
+    """Return the attempts of a job that have ended, the newest first."""
+    return await select(AttemptCost, database, LIST_ATTEMPTS, job_id, tenant, at_most)
+
+
+async def total_of_job(database: Database, tenant: str, job_id: str) -> CostRow:
+    total = await find(CostRow, database, TOTAL_OF_JOB, job_id, tenant)
+    assert total is not None, "an aggregate has a row"
+    return total
 
 
 async def find_newest(database: Database, tenant: str) -> datetime | None:

@@ -1,5 +1,7 @@
 """SQL of the read models: what requests ask of what events have said. They are written in `projections`."""
 
+from collections.abc import Sequence
+
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec
 from services.gateway.model import (
@@ -55,7 +57,8 @@ FIND_JOB = f"SELECT {JOB_COLUMNS} FROM job WHERE job_id = $1 AND tenant = $2"
 EVENT_COLUMNS = columns(JobEvent)
 EVENTS_BEFORE = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND ($2::bigint IS NULL OR id < $2)
-     ORDER BY id DESC LIMIT $3"""
+       AND ($3::text[] IS NULL OR type = ANY ($3)) ORDER BY id DESC LIMIT $4"""
+TYPES_OF_EVENTS = "SELECT DISTINCT type FROM job_event WHERE job_id = $1 ORDER BY type"
 HAS_EVENT = "SELECT EXISTS (SELECT FROM job_event WHERE job_id = $1 AND id = $2)"
 EVENTS_AFTER = f"SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3"
 # The first of those with the lowest loss, as the trainer counts; of several stages the last one makes the model.
@@ -177,8 +180,16 @@ async def has_event(database: Database, job_id: str, number: int | None) -> bool
     return bool(await database.fetchval(HAS_EVENT, job_id, number))
 
 
-async def events_before(database: Database, job_id: str, *, before: int | None, limit: int) -> list[JobEvent]:
-    return await select(JobEvent, database, EVENTS_BEFORE, job_id, before, limit)
+async def events_before(
+    database: Database, job_id: str, *, before: int | None, limit: int, types: Sequence[str] = ()
+) -> list[JobEvent]:
+    """Return events of these types, or of all, the newest first."""
+    return await select(JobEvent, database, EVENTS_BEFORE, job_id, before, types or None, limit)
+
+
+async def list_types_of_events(database: Database, job_id: str) -> list[str]:
+    """Return the types in the timeline of the job, by name."""
+    return [row["type"] for row in await database.fetch(TYPES_OF_EVENTS, job_id)]
 
 
 async def events_after(database: Database, job_id: str, *, after: int, limit: int = 200) -> list[JobEvent]:

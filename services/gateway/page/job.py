@@ -1,29 +1,42 @@
-"""A job: its curves, timeline, logs, checkpoints and settings, live, and what may be done with it."""
+"""A job: its curves, timeline, logs, checkpoints, settings, cost and events, live, and what may be done with it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import JsonValue
 
 from schemas.lifecycle import TERMINAL
-from services.gateway import job_readmodels, job_responses, readmodels, representations
+from services.gateway import (
+    costs,
+    job_readmodels,
+    job_responses,
+    readmodels,
+    recent_events,
+    representations,
+)
 from services.gateway.deps import Caller, Context, Gateway, parse_cursor
 from services.gateway.errors import not_found
 from services.gateway.page import attempts, checkpoints, curves, formats, render, streams
+from services.gateway.page.events import link_of
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import Action, job_view
+from services.gateway.recent_events import EventFilter
 from services.gateway.routes import jobs, progress
 from services.gateway.routes.jobs import job_of
 
 router = APIRouter()
 
-Tab = Literal["curves", "timeline", "logs", "checkpoints", "settings"]
-TABS: tuple[Tab, ...] = ("curves", "timeline", "logs", "checkpoints", "settings")
+Tab = Literal["curves", "timeline", "logs", "checkpoints", "settings", "cost", "events"]
+TABS: tuple[Tab, ...] = ("curves", "timeline", "logs", "checkpoints", "settings", "cost", "events")
 EVENTS = 100
+ATTEMPTS = 200
+Types = Annotated[list[str], Query(alias="type", max_length=100)]
+"""Of events: those to show; empty for all."""
 STEPS_AT_ONCE = 2_000
 MAX_PIXELS = 4_000
 Metric = Literal["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes"]
@@ -57,7 +70,13 @@ DONE: Mapping[Action, str] = {
 
 @router.get("/jobs/{job_id}/stream")
 async def stream(
-    request: Request, visitor: Present, context: Context, job_id: str, tab: Tab = "curves", step: int = 0
+    request: Request,
+    visitor: Present,
+    context: Context,
+    job_id: str,
+    tab: Tab = "curves",
+    step: int = 0,
+    types: Types = [],  # noqa: B006, FastAPI copies it
 ) -> StreamingResponse:
     """`step`: the last one that the page draws by itself; afterwards the id of the last event has it."""
     caller, database = visitor.principal, context.service.database
@@ -83,8 +102,14 @@ async def stream(
         elif tab == "timeline":
             picture, _ = await _attempts(context, job_id)
             parts.append(_drawn(picture))
-            events, event_id = await _new_events(context, job_id, event_id)
+            events, event_id = await _new_events(context, job_id, event_id, types)
             parts += events
+        elif tab == "events":
+            events, event_id = await _new_records(caller, context, job_id, event_id)
+            parts += events
+        elif tab == "cost":
+            html = render.text("job_cost.html.jinja", **await _cost(caller, context, job_id))
+            parts.append(streams.part("cost", html))
         elif tab == "checkpoints":
             written = await checkpoints.shown(caller, context, job_id)
             html = render.text("job_checkpoints.html.jinja", visitor=visitor, now=database.now(), **written)
@@ -137,7 +162,9 @@ def _point(step: job_responses.RecordedStep) -> dict[str, JsonValue]:
     return point | {name: getattr(step, name) for name in CHARTS if name != "valid_loss"}
 
 
-async def _new_events(context: Gateway, job_id: str, last: int) -> tuple[list[streams.Event], int]:
+async def _new_events(
+    context: Gateway, job_id: str, last: int, types: Sequence[str]
+) -> tuple[list[streams.Event], int]:
     """Events after the last one; for a page that has just been loaded, where it stands."""
     database = context.service.database
     if last < 0:
@@ -146,8 +173,25 @@ async def _new_events(context: Gateway, job_id: str, last: int) -> tuple[list[st
     rows = await readmodels.events_after(database, job_id, after=last)
     if not rows:
         return [], last
-    html = render.text("job_events.html.jinja", events=[*reversed(rows)], now=database.now())
-    return [("events", {"html": html, "count": len(rows)})], rows[-1].id
+    shown = [row for row in reversed(rows) if not types or row.type in types]
+    html = render.text("job_events.html.jinja", events=shown, now=database.now())
+    return [("events", {"html": html, "count": len(shown)})] if shown else [], rows[-1].id
+
+
+async def _new_records(
+    caller: Caller, context: Gateway, job_id: str, last: int
+) -> tuple[list[streams.Event], int]:
+    """Events with records after the last one, and those before it that may have come late."""
+    database = context.service.database
+    if last < 0:
+        return [], await recent_events.find_newest(database, caller.tenant)
+    rows = await recent_events.list_newer(
+        database, caller.tenant, EventFilter(subject=job_id), after=last, limit=EVENTS
+    )
+    if not rows:
+        return [], last
+    html = render.text("event_rows.html.jinja", events=rows, link_of=link_of)
+    return [("events", {"html": html, "count": len(rows)})], max(last, rows[0].number)
 
 
 @router.get("/jobs/{job_id}/curve")
@@ -214,8 +258,12 @@ async def job_tab(
     after: str | None = None,
     attempt: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    types: Types = [],  # noqa: B006, FastAPI copies it
+    before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
 ) -> Response:
-    return await _page(request, visitor, context, job_id, tab, after=after, attempt=attempt, node=node)
+    """`after`: the event that a page of the timeline begins after. `before`: the number of one of the tab Events."""
+    options = {"after": after, "attempt": attempt, "node": node, "types": types, "before": before}
+    return await _page(request, visitor, context, job_id, tab, **options)
 
 
 async def _page(
@@ -226,16 +274,15 @@ async def _page(
     view = job_view(row, now=database.now())
     shown = await CONTENTS[tab](caller, context, job_id, **options)
     drawn = await _last_step(context, job_id)
+    follows = [("tab", tab), ("step", drawn), *(("type", each) for each in options.get("types", ()))]
     return render.page(
         request,
         f"job_{tab}_tab.html.jinja",
         visitor,
-        job=view,
         tab=tab,
         tabs=TABS,
-        now=database.now(),
-        stream=None if row.state in TERMINAL else f"/jobs/{job_id}/stream?tab={tab}&step={drawn}",
-        **shown,
+        stream=None if row.state in TERMINAL else f"/jobs/{job_id}/stream?{urlencode(follows)}",
+        **{"job": view, "now": database.now(), **shown},
     )
 
 
@@ -271,13 +318,29 @@ async def _marks(context: Gateway, job_id: str) -> list[dict[str, JsonValue]]:
 
 
 async def _timeline(
-    caller: Caller, context: Gateway, job_id: str, *, after: str | None = None, **options: Any
+    caller: Caller,
+    context: Gateway,
+    job_id: str,
+    *,
+    after: str | None = None,
+    types: Sequence[str] = (),
+    **options: Any,
 ) -> dict[str, Any]:
+    database = context.service.database
     before = parse_cursor(after, "ftevent", param="after")
-    rows = await readmodels.events_before(context.service.database, job_id, before=before, limit=EVENTS + 1)
-    following = f"/jobs/{job_id}/timeline?after=ftevent-{rows[EVENTS - 1].id}" if len(rows) > EVENTS else None
-    shown = {"events": rows[:EVENTS], "next": following, "is_first": after is None}
-    return shown | {"picture": (await _attempts(context, job_id))[0]}
+    rows = await readmodels.events_before(database, job_id, before=before, limit=EVENTS + 1, types=types)
+    chosen = [("type", each) for each in types]
+    following = (
+        urlencode([*chosen, ("after", f"ftevent-{rows[EVENTS - 1].id}")]) if len(rows) > EVENTS else ""
+    )
+    return {
+        "events": rows[:EVENTS],
+        "next": f"/jobs/{job_id}/timeline?{following}" if following else None,
+        "is_first": after is None,
+        "chosen": types,
+        "types": sorted({*await readmodels.list_types_of_events(database, job_id), *types}),
+        "picture": (await _attempts(context, job_id))[0],
+    }
 
 
 async def _attempts(context: Gateway, job_id: str) -> tuple[attempts.Picture | None, int]:
@@ -323,6 +386,36 @@ async def _settings(caller: Caller, context: Gateway, job_id: str, **options: An
     return {"settings": [*_flat(answer.retune.recipe)], "spec": row.spec, "dataset_id": row.dataset_id}
 
 
+async def _cost(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
+    """What attempts that have ended cost, as the page of costs sums it up."""
+    database = context.service.database
+    row = await job_of(caller, context, job_id)
+    attempts_of_job = await costs.list_attempts(database, caller.tenant, job_id, at_most=ATTEMPTS + 1)
+    return {
+        "job": job_view(row, now=database.now()),
+        "limit": row.spec.max_cost,
+        "attempts": attempts_of_job[:ATTEMPTS],
+        "has_more": len(attempts_of_job) > ATTEMPTS,
+        "total": costs.sums(await costs.total_of_job(database, caller.tenant, job_id)),
+        "now": database.now(),
+    }
+
+
+async def _events(
+    caller: Caller, context: Gateway, job_id: str, *, before: int | None = None, **options: Any
+) -> dict[str, Any]:
+    page = await recent_events.list_events(
+        context.service.database, caller.tenant, EventFilter(subject=job_id), before=before, limit=EVENTS
+    )
+    return {
+        "events": page.rows,
+        "is_first": before is None,
+        "next": f"/jobs/{job_id}/events?before={page.older}" if page.older else None,
+        "link_of": link_of,
+        "kept": context.settings.event_retention,
+    }
+
+
 def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name, value in sorted(values.items()):
@@ -339,6 +432,8 @@ CONTENTS: Mapping[Tab, Callable[..., Awaitable[dict[str, Any]]]] = {
     "logs": _logs,
     "checkpoints": _checkpoints,
     "settings": _settings,
+    "cost": _cost,
+    "events": _events,
 }
 
 

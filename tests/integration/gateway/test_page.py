@@ -33,7 +33,15 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 OF_A_JOB = "/jobs/{running}"
 PAGES = (
     *("/", "/jobs", OF_A_JOB, f"{OF_A_JOB}/timeline", f"{OF_A_JOB}/logs", f"{OF_A_JOB}/checkpoints"),
-    *(f"{OF_A_JOB}/settings", "/jobs/{queued}", "/jobs/{failed}", "/jobs/{gated}", "/models/{version}/gate"),
+    *(
+        f"{OF_A_JOB}/settings",
+        "/jobs/{queued}",
+        "/jobs/{failed}",
+        "/jobs/{gated}",
+        f"{OF_A_JOB}/cost",
+        f"{OF_A_JOB}/events",
+        "/models/{version}/gate",
+    ),
     *(
         "/models",
         "/models/{version}",
@@ -279,7 +287,10 @@ def words_of_part(answer: httpx.Response) -> str:
     return re.sub(r"<[^>]*>", "", answer.text)
 
 
-VALUES = {"tab": ["timeline", "settings"], "action": ["pause", "cancel", "retry", "continue", "resume"]}
+VALUES = {
+    "tab": ["timeline", "settings", "cost", "events"],
+    "action": ["pause", "cancel", "retry", "continue", "resume"],
+}
 
 
 class TestTenantsAreApart:

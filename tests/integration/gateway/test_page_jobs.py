@@ -8,14 +8,20 @@ from html import unescape
 import httpx
 import pytest
 
+from schemas.base import BundleRef
+from schemas.checkpoint import CheckpointOverdue
 from schemas.evaluation import EvalStarted
 from schemas.job import JobCancelled
 from schemas.specification import Method, Recipe
+from schemas.training import CheckpointWritten
+from tests.builders import a_sha
+from tests.integration.gateway.cost_rows import add_costs
 from tests.integration.gateway.pages import (
     HOSTILE,
     a_base_with_a_shape,
     add_waiting_jobs,
     csrf_in,
+    heard,
     logged_in,
     words_of,
 )
@@ -274,3 +280,66 @@ class TestCheckpoints:
         assert f'<option value="ftckpt-{job_id}-1-10" selected>' in html
         assert "file-train.jsonl" in field(html, "training_file"), "the request was checked"
         assert field(html, "model") == ""
+
+
+class TestTabsOfAJob:
+    async def test_cost_has_each_attempt_its_waste_and_the_limit(self, world, person):
+        job_id = await world.a_running_job()
+        words = words_of(await person.get(f"/jobs/{job_id}/cost"))
+        assert "the job has no limit of its own" in words
+        assert "No attempt has ended." in words
+        await world.db.execute(
+            """UPDATE job SET spec = spec || '{"max_cost": "8.00"}' WHERE job_id = $1""", job_id
+        )
+        await add_costs(world, "demo", job_id)
+        words = words_of(await person.get(f"/jobs/{job_id}/cost"))
+        assert "$3.12 of $8.00, the job's limit" in words
+        assert "9 a100-spot spot 1.00 $3.12 $0.00 – –" in words
+        assert "8 a100-spot spot 1.00 $0.00 $1.50 $1.50 preempted" in words
+        assert "all 2 2.00 $3.12 $1.50 $1.50" in words
+
+    async def test_events_are_the_jobs_own_with_links_to_their_records(self, world, person):
+        job_id, other = await world.a_running_job(), await world.a_running_job()
+        answer = await person.get(f"/jobs/{job_id}/events")
+        record = re.search(r'href="(/events/[0-9]+)" title="the record of CheckpointVerified"', answer.text)
+        assert other not in answer.text
+        assert job_id in words_of(await person.get(record[1]))
+        assert "No older ones" in words_of(await person.get(f"/jobs/{job_id}/events?before=1"))
+
+    async def test_the_timeline_is_filtered_by_several_types_also_live(self, world, person):
+        job_id = await world.a_running_job()
+        path = f"/jobs/{job_id}/timeline?type=JobQueued&type=CheckpointWritten"
+        html = (await person.get(path)).text
+        shown = re.findall(r'<td class="optional muted">(\w+)</td>', html)
+        assert {*shown} == {"JobQueued", "CheckpointWritten"}
+        checked = re.findall(r'value="(\w+)" autocomplete="off" checked', html)
+        assert {*checked} == {*shown}
+        assert "None is of this type" in words_of(await person.get(f"/jobs/{job_id}/timeline?type=NodeLost"))
+        stream = unescape(re.search(r'data-stream="([^"]+)"', html)[1])
+        async with person.stream("GET", stream) as answer:
+            lines = answer.aiter_lines()
+            await heard(lines, "ready")
+            bundle = BundleRef(attempt=1, step=20, manifest_sha256=a_sha(job_id))
+            of_job = {"job_id": job_id, "tenant": "demo"}
+            written = CheckpointWritten(**of_job, attempt=1, bundle=bundle, kind="periodic", metrics={})
+            await world.voices.say(
+                "checkpoint_watcher",
+                CheckpointOverdue(**of_job, attempt=1, last_step=11, last_written_at=None),
+            )
+            await world.voices.say("trainer_agent", written)
+            _, _, data = await heard(lines, "events")
+        assert "checkpoint written: step 20" in data["html"]
+        assert "CheckpointOverdue" not in data["html"]
+
+    async def test_the_events_of_a_running_job_are_live(self, world, person):
+        job_id = await world.a_running_job()
+        stream = f"/jobs/{job_id}/stream?tab=events"
+        async with person.stream("GET", stream) as answer:
+            lines = answer.aiter_lines()
+            await heard(lines, "ready")
+            fact = CheckpointOverdue(
+                job_id=job_id, tenant="demo", attempt=1, last_step=11, last_written_at=None
+            )
+            await world.voices.say("checkpoint_watcher", fact)
+            _, _, data = await heard(lines, "events")
+        assert 'title="the record of CheckpointOverdue"' in data["html"]
