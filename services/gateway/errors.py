@@ -1,6 +1,7 @@
 """Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 import re
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -107,6 +108,13 @@ def is_field(part: int | str) -> bool:
     return _FIELD.fullmatch(str(part)) is not None
 
 
+def request_id_of(request: Request) -> str:
+    """Return the id by which the request is in this process's log: the same one each time."""
+    if not hasattr(request.state, "request_id"):
+        request.state.request_id = f"req-{secrets.token_hex(8)}"
+    return str(request.state.request_id)
+
+
 def as_json(request: Request, error: ApiError) -> Response:
     return error.answer()
 
@@ -135,7 +143,7 @@ def _http_error(request: Request, error: HTTPException) -> ApiError:
 
 
 def _storage_unavailable(request: Request, error: StorageUnavailable) -> ApiError:
-    log.warning("storage unavailable", error=str(error))
+    log.warning("storage unavailable", request_id=request_id_of(request), error=str(error))
     return unavailable("the object store did not answer; try again", code="storage_unavailable")
 
 
@@ -151,7 +159,8 @@ def _database_error(request: Request, error: Exception) -> ApiError:
         return _no_text(request, error)
     if not is_unavailable(error):
         return _bug(request, error)
-    log.warning("database unavailable", error=f"{type(error).__name__}: {error}")
+    what = f"{type(error).__name__}: {error}"
+    log.warning("database unavailable", request_id=request_id_of(request), error=what)
     return unavailable("the database did not answer; try again", code="database_unavailable")
 
 
@@ -161,7 +170,8 @@ def is_no_text(error: BaseException) -> bool:
 
 
 def _bug(request: Request, error: Exception) -> ApiError:
-    log.error("request failed", path=request.url.path, exc_info=error)
+    request_id = request_id_of(request)
+    log.error("request failed", path=request.url.path, request_id=request_id, exc_info=error)
     return ApiError(500, "internal error; it was logged", kind="server_error", code="internal_error")
 
 

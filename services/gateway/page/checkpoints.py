@@ -79,14 +79,16 @@ def views(
     for row in rows:
         version = versions.get(row.manifest_sha256)
         view = model_view(version) if version else None
+        why_not_evaluated = _why_not_evaluated(version, is_over=is_over, why_stale=why_stale)
+        no_version = f"no model version yet{'' if why_not_evaluated else ': evaluate it first'}"
         shown.append(
             CheckpointView(
                 answer=representations.checkpoint(row),
                 created_at=row.created_at,
                 size_bytes=sizes.get(row.manifest_sha256),
                 version=view,
-                why_not_evaluated=_why_not_evaluated(version, is_over=is_over, why_stale=why_stale),
-                why_not_deployed=view.why_not_deployed if view else "no model version yet: evaluate it first",
+                why_not_evaluated=why_not_evaluated,
+                why_not_deployed=view.why_not_deployed if view else no_version,
                 why_not_continued=why_stale,
             )
         )

@@ -14,13 +14,13 @@ from starlette.datastructures import FormData, UploadFile
 
 from schemas.placement import takes
 from schemas.resolution import num_steps, resolve_recipe
-from schemas.specification import JobSpec
+from schemas.specification import DatasetFormat, JobSpec
 from services.gateway import model, readmodels, store, usage
 from services.gateway.access import is_same_key
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.obstacles import suited_pools
-from services.gateway.page import drafts, render, sessions, snippets
+from services.gateway.page import drafts, render, samples, sessions, snippets
 from services.gateway.page.drafts import Problem, Values
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.quotas import QuotaExceeded, Quotas
@@ -72,6 +72,12 @@ async def form(
         values = drafts.values_of(drafts.like(row, await policies_of(context, row)))
     values |= {name: value for name, value in (("training_file", training_file), ("model", base)) if value}
     return await _page(request, visitor, context, await _draft(visitor, context, values), origin=origin)
+
+
+@router.get("/jobs/new/sample-{kind}.jsonl")
+async def sample(visitor: Present, kind: DatasetFormat) -> Response:
+    headers = {**render.HEADERS, "content-disposition": f'attachment; filename="sample-{kind.value}.jsonl"'}
+    return Response(samples.as_file(kind), media_type="application/jsonl", headers=headers)
 
 
 async def policies_of(context: Gateway, row: model.Job) -> list[Any]:

@@ -5,8 +5,11 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from services.gateway.errors import ApiError
+from services.gateway.errors import ApiError, request_id_of
 from services.gateway.page import render
+from shared.log import get_logger
+
+log = get_logger(__name__)
 
 TITLES = {
     400: "This cannot be done",
@@ -23,6 +26,8 @@ WHAT_TO_DO = {
     503: "Load the page again in a few seconds.",
 }
 
+LOGGED = "It was logged. Try again, or ask the operator, who finds the request by its id."
+
 
 def wants_html(request: Request) -> bool:
     """Whether a person looks: programs name no HTML, and everything below /v1 is theirs."""
@@ -35,9 +40,17 @@ def shown(request: Request, error: ApiError) -> Response:
         return error.answer()
     if error.status == 401:
         return _to_login(request)
-    body = error.body["error"]
+    body, request_id = error.body["error"], request_id_of(request)
+    log.info(
+        "page of an error",
+        request_id=request_id,
+        path=request.url.path,
+        status=error.status,
+        code=body["code"],
+    )
     if "hx-request" in request.headers:
-        html = render.text("answer.html.jinja", message=body["message"], is_problem=True)
+        of_ours = f" (request {request_id})" if error.status >= 500 else ""
+        html = render.text("answer.html.jinja", message=f"{body['message']}{of_ours}", is_problem=True)
         return HTMLResponse(html, error.status, {**render.HEADERS, **error.headers})
     return render.page(
         request,
@@ -48,7 +61,10 @@ def shown(request: Request, error: ApiError) -> Response:
         title=TITLES.get(error.status, "Something went wrong"),
         message=body["message"],
         code=body["code"],
-        what_to_do=WHAT_TO_DO.get(error.status, "It was logged. Try again, or ask the operator."),
+        request_id=request_id,
+        what_to_do=WHAT_TO_DO.get(
+            error.status, "It was logged. Try again, or ask the operator, who finds the request by its id."
+        ),
     )
 
 

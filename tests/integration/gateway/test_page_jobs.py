@@ -230,13 +230,27 @@ class TestComparisons:
         assert (refused.status_code, "runs: found 9, expected at most 8" in words_of(refused)) == (400, True)
 
 
+async def test_sample_files_are_downloaded_and_can_be_uploaded(person):
+    html = (await person.get("/jobs/new")).text
+    links = re.findall(r'href="(/jobs/new/sample-[^"]+)" download', html)
+    assert len(links) == 4
+    for link in links:
+        answer = await person.get(link)
+        assert answer.headers["content-disposition"] == f'attachment; filename="{link.rpartition("/")[2]}"'
+        form = {"csrf": csrf_in(html), "purpose": "fine-tune"}
+        sent = await person.post("/jobs/new/files", data=form, files={"file": ("rows.jsonl", answer.content)})
+        assert sent.status_code == 303, words_of(sent)
+    assert (await person.get("/jobs/new/sample-other.jsonl")).status_code == 400
+
+
 class TestCheckpoints:
     async def test_say_their_size_and_what_cannot_be_done_with_them_yet(self, world, person):
         job_id = await world.a_running_job()
         words = words_of(await person.get(f"/jobs/{job_id}/checkpoints"))
         assert "10 B" in words
         assert "the job is not over: it can be evaluated then, or cancel the job first" in words
-        assert "no model version yet: evaluate it first" in words
+        assert "no model version yet" in words
+        assert "evaluate it first" not in words
         await world.db.execute(
             "DELETE FROM job_event WHERE job_id = $1 AND type = 'CheckpointVerified'", job_id
         )
@@ -256,7 +270,9 @@ class TestCheckpoints:
         )
         over = "SELECT finished_at IS NOT NULL FROM job WHERE job_id = $1"
         await until(lambda: world.db.fetchval(over, job_id), "the end of the job")
-        assert "Deploy</button></form>" not in (await person.get(path)).text
+        answer = await person.get(path)
+        assert "Deploy</button></form>" not in answer.text
+        assert "no model version yet: evaluate it first" in words_of(answer)
 
         asking = asyncio.create_task(person.post(f"{path}/{name}/evaluate", data=form))
         command = (await world.heard(job_id, "RegisterArtifact")).message

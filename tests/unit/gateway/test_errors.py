@@ -1,3 +1,5 @@
+import re
+
 import asyncpg
 import httpx
 import pytest
@@ -5,8 +7,10 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 from starlette.requests import ClientDisconnect
+from structlog.testing import capture_logs
 
 from services.gateway.errors import ApiError, first_problem, install, not_found, unavailable
+from services.gateway.page import problems
 from services.gateway.requests import CreateJob
 from shared.errors import StorageUnavailable, TooLarge
 
@@ -103,3 +107,27 @@ async def test_what_is_away_is_not_our_bug(error, status, code):
 def test_no_answer_repeats_more_than_a_sentence_of_the_request_or_what_is_no_text():
     answer = ApiError(400, "\ud800" + "x" * 3_000_000).answer()
     assert len(answer.body) < 2_000
+
+
+async def test_a_page_of_an_error_has_the_id_by_which_the_request_is_logged():
+    app = FastAPI()
+    install(app, problems.shown)
+
+    @app.get("/")
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    ids = []
+    with capture_logs() as logs:
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            for headers in ({"accept": "text/html"}, {"accept": "text/html", "hx-request": "true"}):
+                answer = await client.get("/", headers=headers)
+                ids += re.findall(r"req-[0-9a-f]{16}", answer.text)[:1]
+            assert (await client.get("/absent", headers={"accept": "text/html"})).status_code == 404
+    assert len({*ids}) == 2
+    failed = [entry["request_id"] for entry in logs if entry["event"] == "request failed"]
+    pages = [(entry["request_id"], entry["status"]) for entry in logs if entry["event"] == "page of an error"]
+    assert failed == ids
+    assert pages[:2] == [(each, 500) for each in ids]
+    assert pages[2][1] == 404
