@@ -1,5 +1,6 @@
 """The evaluator hears of a job's artifact from two services; either may be heard first."""
 
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,16 +8,20 @@ import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.base import Message, TrialOf
+from schemas import layout
+from schemas.base import FileRef, Message, TrialOf
 from schemas.job import Artifact, JobCancelled, JobEvaluating
 from schemas.model import PromotionRefused
 from schemas.sweep import TrialChosen
-from tests.builders import a_file_ref, a_sha
+from shared.storage.s3 import S3ObjectStore
+from tests.builders import a_sha
 from tests.integration.evaluator_world import a_job, its_version
 from tests.integration.kernel.conftest import until
 from tests.integration.voices import Voices, voices
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+
+ROWS = b'{"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]}\n'
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +96,13 @@ async def test_a_trial_is_evaluated_when_its_sweep_chooses_it(voice, db, job: Jo
     assert await state_of(db, job.job_id) is not None
 
 
-async def test_the_gate_of_a_cancelled_job_is_stopped(voice, db, job: JobEvaluating):
+async def test_the_gate_of_a_cancelled_job_is_stopped(stack, voice, db, job: JobEvaluating):
     """Its base model is not in the store, so it would be tried again and again."""
-    job = job.model_copy(update={"suites": {}, "holdout": a_file_ref()})
+    key = stack.s3_credentials("root")
+    objects = S3ObjectStore(stack.s3_endpoint, key.access_key, key.secret_key, bucket=stack.s3_bucket)
+    sha256 = await objects.put_bytes(layout.blob(hashlib.sha256(ROWS).hexdigest()), ROWS)
+    holdout = FileRef(file_id="file-1", sha256=sha256, size_bytes=len(ROWS))
+    job = job.model_copy(update={"suites": {}, "holdout": holdout})
     await tell(voice, db, ("scheduler", job), ("registry", its_version(job, a_sha("weights"))))
     assert (await state_of(db, job.job_id))[0] == "running"
     await tell(voice, db, ("scheduler", cancelled(job)))

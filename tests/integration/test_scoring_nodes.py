@@ -103,11 +103,12 @@ async def material(objects: ObjectStore, folders: tuple[Path, Path]) -> Material
     raw = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
     digest = hashlib.sha256(raw).hexdigest()
     await objects.put_bytes(layout.blob(digest), raw)
-    base_sha = await put_base(objects, base)
+    template_sha256 = hashlib.sha256(template_text(base).encode()).hexdigest()
+    base_sha = await put_base(objects, base, template_sha256=template_sha256)
     model = await put_model(objects, adapter, base_sha=base_sha)
     order = WorkOrder(
         base_path=f"base-models/{base_sha}",
-        template_sha256=hashlib.sha256(template_text(base).encode()).hexdigest(),
+        template_sha256=template_sha256,
         candidate=Candidate(kind="adapter", path=f"models/{model}", rank=8),
         parts=(HoldoutPart(name="holdout", path=layout.blob(digest), sides=(Side.BASE, Side.CANDIDATE)),),
         max_new_tokens=4,
