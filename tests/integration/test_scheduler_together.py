@@ -85,16 +85,18 @@ class Scheduler:
     def on_task(self, *_: Any, **__: Any) -> None:
         """The first batch of jobs that follow is all of them."""
 
-    async def hear(self, messages: Sequence[Message], number: int, *, at_once: bool) -> None:
+    async def handle(self, messages: Sequence[Message], number: int, *, at_once: bool) -> None:
         """Handle them in shared transactions, and one that fails with its predecessors in none, as the consumer does."""
         while messages:
-            failed = await self._hear_together(messages, number, at_once=at_once)
+            failed = await self._handle_together(messages, number, at_once=at_once)
             if failed is None:
                 return
-            await self._hear_together(messages[:failed], number, at_once=at_once)
+            await self._handle_together(messages[:failed], number, at_once=at_once)
             messages, number = messages[failed + 1 :], number + failed + 1
 
-    async def _hear_together(self, messages: Sequence[Message], number: int, *, at_once: bool) -> int | None:
+    async def _handle_together(
+        self, messages: Sequence[Message], number: int, *, at_once: bool
+    ) -> int | None:
         """Return the place of the message that fails."""
         shared, place = Shared([a_delivery(each) for each in messages]), 0
         try:
@@ -145,7 +147,7 @@ def a_submission(job_id: str) -> SubmitJob:
 
 
 def a_history(draw: random.Random) -> list[Message]:
-    """Three jobs, and what is said of them, mostly in the order in which it happens."""
+    """Three jobs, and facts about them, mostly in the order in which it happens."""
     history = a_beginning(*JOBS)
     reached = dict.fromkeys(JOBS, 0)
     while len(history) < MESSAGES:
@@ -176,21 +178,21 @@ async def test_rows_and_messages_are_the_same(schedulers, number: int):
     history, place = a_history(draw), 0
     while place < len(history):
         together = history[place : place + draw.randrange(1, 25)]
-        await at_end.hear(together, place, at_once=False)
-        await at_once.hear(together, place, at_once=True)
+        await at_end.handle(together, place, at_once=False)
+        await at_once.handle(together, place, at_once=True)
         place += len(together)
-        found, expected = await at_end.rows(), await at_once.rows()
+        rows, expected_rows = await at_end.rows(), await at_once.rows()
         for name in ROWS:
-            assert found[name] == expected[name], f"CHAOS_SEED={seed()} {name} after {place} messages"
-    assert JobScheduled.type in {row[3] for row in found["outbox"]}
+            assert rows[name] == expected_rows[name], f"CHAOS_SEED={seed()} {name} after {place} messages"
+    assert JobScheduled.type in {row[3] for row in rows["outbox"]}
 
 
 async def test_a_job_that_ends_is_nobodys_duplicate_any_more(schedulers):
     scheduler, _ = schedulers
     _, *without_pool = a_beginning("ftjob-1")
-    await scheduler.hear(without_pool, 0, at_once=False)
+    await scheduler.handle(without_pool, 0, at_once=False)
     submissions = a_submission("ftjob-2"), a_submission("ftjob-3")
-    await scheduler.hear([submissions[0], incoming.cancel(), submissions[1]], 10, at_once=False)
+    await scheduler.handle([submissions[0], incoming.cancel(), submissions[1]], 10, at_once=False)
     queued = await scheduler.conn.fetch(
         "SELECT aggregate_id, value FROM outbox WHERE type = 'JobQueued' ORDER BY aggregate_id"
     )

@@ -50,7 +50,7 @@ class Following:
 
     lease: HeldLease
     began: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
+    reported_at: float = field(default_factory=time.monotonic)
     """When its newest report was read."""
     extended: float = field(default_factory=time.monotonic)
     report: ScoringReport | None = None
@@ -168,7 +168,7 @@ class NodeScoring:
         for each in nodes.news(work.order, following.progress, report.progress):
             failpoint("eval.item.done")
             on_report(each)
-        following.report, following.heard = report, time.monotonic()
+        following.report, following.reported_at = report, time.monotonic()
         if report.order_sha256 == work.order.sha256 and (report.outcome or report.problem):
             following.ended = node
 
@@ -176,7 +176,7 @@ class NodeScoring:
         """Raise DevicesLost where the node is no longer the evaluation's, ScoringCrashed where it works too long."""
         if reason := nodes.why_lost(lease, now=self._service.clock()):
             raise DevicesLost(f"{work.eval_id}: {reason}")
-        if now - following.heard > work.silence_seconds:
+        if now - following.reported_at > work.silence_seconds:
             raise DevicesLost(f"{work.eval_id}: its node has not reported for {work.silence_seconds:g} s")
         if now - following.began > work.silence_seconds + work.limit_seconds:
             raise ScoringCrashed(f"scoring is over its limit of {work.limit_seconds:g} s on its node")
