@@ -132,11 +132,15 @@ class TestSlurmBackend(BackendSuite):
             assert (member.exit_code, member.cause) == (None, Cause.PREEMPTED)
 
     async def test_the_end_of_a_time_limit_is_a_notice(self, slurm, spec, tmp_path):
-        backend = a_backend(slurm, tmp_path, flags=("--exclusive", "--time=1"))
+        """Slurm signals at the earliest half a minute after the start: before that, a runner would end at once."""
+        backend = a_backend(slurm, tmp_path, flags=("--exclusive", "--time=2"))
+        spec = replace(spec, grace_seconds=59.0, argv=(*spec.argv[:3], "ignore", str(tmp_path)))
         await self.started(backend, spec, tmp_path)
-        member = await self.member(backend, spec, 0)
+        status = await self.until_shown(backend, spec, lambda status: bool(status.members[0].notice_source))
+        member = status.members[0]
         assert (member.state, member.notice_source) == (MemberState.RUNNING, "time limit")
-        assert member.notice_deadline - utc_now() <= timedelta(minutes=1)
+        left = member.notice_deadline - utc_now()
+        assert timedelta(seconds=spec.grace_seconds) < left <= timedelta(minutes=2)
 
     async def test_a_drained_machine_is_a_notice_that_ends_nothing(self, backend, spec, slurm, tmp_path):
         await self.started(backend, spec, tmp_path)
