@@ -158,7 +158,10 @@ class NodeFact(Message):
 
 
 class NodesQueued(NodeFact):
-    """The attempt waits in the queue of its cluster backend, which costs nothing and has no deadline."""
+    """The attempt waits in the queue of its cluster backend, which costs nothing and has no deadline.
+
+    Sent again once the backend says what it waits for.
+    """
 
     pool: str
     """Name of the node pool."""

@@ -21,7 +21,7 @@ from bench.fleet.workload import DEVICES_OF_MACHINE, PoolSize, SimulatedJob, Siz
 from schemas.base import DeviceKind
 from schemas.placement import best_fit
 from services.provisioner import decide as provisioner
-from services.provisioner import machines
+from services.provisioner import machines, pools
 from services.provisioner.machines import FAILURES_WITHIN, Failure
 from services.provisioner.model import Pool as Capacity
 from services.scheduler.decide.candidate import Candidate, longest_hold
@@ -324,7 +324,7 @@ class Simulation:
 
     def _drain(self, machine: Machine) -> None:
         name, number = machine
-        self._announce(provisioner.on_drained(self.capacities[name], number))
+        self._announce(pools.on_drained(self.capacities[name], number))
 
     def _announce(self, capacity: Capacity) -> None:
         """As the provisioner announces a pool, and the scheduler takes it in."""

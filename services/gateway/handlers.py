@@ -269,6 +269,13 @@ async def _scheduled(event: job.JobScheduled, unit: Unit) -> None:
     await submission.note_pool(unit, event)
 
 
+async def _waits_at_backend(event: node.NodesQueued, unit: Unit) -> None:
+    await tables.require_attempt(unit.conn, event.job_id, event.tenant, event.attempt)
+    place = f"its turn in the queue of pool {event.pool}'s cluster"
+    reason = f" ({event.waiting_for})" if event.waiting_for else ""
+    await tables.wait_at_backend(unit.conn, event.job_id, event.attempt, place + reason)
+
+
 async def _provisioned(event: node.NodesProvisioned, unit: Unit) -> None:
     await unit.release(tables.attempt_name(event.job_id, event.attempt))
 
@@ -348,6 +355,7 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     dataset.DatasetDeleted: _dataset_deleted,
     job.JobSubmitted: _submitted,
     job.JobScheduled: _scheduled,
+    node.NodesQueued: _waits_at_backend,
     node.NodesProvisioned: _provisioned,
     job.JobEvaluating: results.begin,
     job.JobSucceeded: _succeeded,

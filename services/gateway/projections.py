@@ -160,7 +160,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
         JOB, "attempt", "spec", state="provisioning", waiting_for="", queue_entry=None, stage=_stage
     ),
     job.JobRunning: into(JOB, state="running"),
-    job.JobStopping: into(JOB, state="stopping"),
+    job.JobStopping: into(JOB, state="stopping", waiting_for=""),
     job.JobPaused: into(JOB, state="paused", queue_entry=None),
     job.JobRequeued: into(
         JOB,
@@ -295,6 +295,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     node.NodesProvisioned: into(
         JOB,
+        waiting_for="",
         price_per_hour=lambda event, unit: sum((each.price_per_hour for each in event.nodes), Decimal(0)),
         held_since=lambda event, unit: min((each.allocated_at for each in event.nodes), default=None),
     ),

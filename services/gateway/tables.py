@@ -75,6 +75,8 @@ SAVE_ANSWER = "UPDATE dataset SET answer = $3 WHERE dataset_id = $1 AND tenant =
 DELAY_JOBS = """
     UPDATE job SET waiting_for = $3
      WHERE (job_id = $1 OR dataset_id = $1) AND tenant = $2 AND state IN ('validating', 'evaluating')"""
+WAIT_AT_BACKEND = """
+    UPDATE job SET waiting_for = $3 WHERE job_id = $1 AND attempt = $2 AND state = 'provisioning'"""
 CLEAR_WAITING = "UPDATE job SET waiting_for = '' WHERE job_id = $1 AND tenant = $2 AND waiting_for <> ''"
 ADD_MODEL_OF_JOB = """
     UPDATE job SET fine_tuned_model = $3, model_id = $4
@@ -268,6 +270,11 @@ async def name_model(conn: Connection, job_id: str, tenant: str, *, full_name: s
 
 async def delay_jobs(conn: Connection, event: Delayed) -> None:
     await conn.execute(DELAY_JOBS, event.subject_id, event.tenant, event.waiting_for)
+
+
+async def wait_at_backend(conn: Connection, job_id: str, attempt: int, waiting_for: str) -> None:
+    """Note what the attempt waits for in the queue of its cluster backend."""
+    await conn.execute(WAIT_AT_BACKEND, job_id, attempt, waiting_for)
 
 
 async def clear_waiting(conn: Connection, job_id: str, tenant: str) -> None:

@@ -164,9 +164,13 @@ def on_created(
         releasing = attempt.to(AttemptState.RELEASING, was_created=was_created, nodes=nodes)
         return Decision(releasing, actions=(Release(),))
     if is_queued:
-        queued = attempt.to(AttemptState.QUEUED)
-        return Decision(queued, (NodesQueued(**_who(queued), pool=queued.pool, waiting_for=waiting_for),))
+        return _wait(attempt.to(AttemptState.QUEUED), waiting_for)
     return _run(attempt, now, addresses)
+
+
+def _wait(attempt: Attempt, waiting_for: str) -> Decision:
+    waiting = replace(attempt, waiting_for=waiting_for)
+    return Decision(waiting, (NodesQueued(**_who(waiting), pool=waiting.pool, waiting_for=waiting_for),))
 
 
 def _run(attempt: Attempt, now: datetime, addresses: Sequence[str]) -> Decision:
@@ -254,7 +258,8 @@ def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decisio
     if status.refusal:
         return on_create_failed(attempt, NO_CAPACITY, status.refusal)
     if status.is_queued:
-        return Decision(attempt)
+        has_reason = status.waiting_for and not attempt.waiting_for  # some backends give it after a while
+        return _wait(attempt, status.waiting_for) if has_reason else Decision(attempt)
     if all(member.state is MemberState.ENDED and not member.host for member in status.members):
         causes = ", ".join(sorted({str(member.cause) for member in status.members}))
         message = f"{attempt.name} ended in the backend's queue: {causes}"
@@ -359,25 +364,6 @@ def on_drain(
     ]
 
 
-def on_pools_read(known: Mapping[str, Pool], file: Mapping[str, Pool]) -> list[Pool]:
-    """Return the pools as they are to be from now on. One that left the file gives no more nodes."""
-    kept = [_as_in_file(known.get(name), pool) for name, pool in file.items()]
-    gone = [
-        replace(pool, nodes=0, file_nodes=0, drained=(), is_removed=True)
-        for name, pool in known.items()
-        if name not in file
-    ]
-    return kept + gone
-
-
-def on_drained(pool: Pool, machine: int) -> Pool:
-    """Return the pool without the machine, until its capacity is set again."""
-    if machine in pool.unused:
-        return pool
-    nodes = pool.nodes - (machine in pool.free)
-    return replace(pool, nodes=nodes, drained=tuple(sorted((*pool.drained, machine))))
-
-
 def orphans(listed: Mapping[str, AttemptState | None]) -> list[str]:
     """Return names at the cluster backend that nobody will release: of no attempt of ours, or of one that is gone."""
     return sorted(name for name, state in listed.items() if state is None or state in GONE)
@@ -475,15 +461,6 @@ def _node_to_take(attempt: Attempt | None, target: str) -> tuple[Attempt, Node]:
 
 def _job(attempt: Attempt) -> str:
     return f"job:{attempt.job_id}"
-
-
-def _as_in_file(known: Pool | None, pool: Pool) -> Pool:
-    if known is None:
-        return pool
-    kept = replace(pool, leased=known.leased, leases=known.leases, cordoned=known.cordoned)
-    if pool.file_nodes != known.file_nodes:
-        return replace(kept, nodes=max(0, pool.nodes - len(known.cordoned)))
-    return replace(kept, nodes=known.nodes, drained=known.drained)
 
 
 def _provisioning_failed(attempt: Attempt) -> ProvisioningFailed:

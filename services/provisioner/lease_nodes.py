@@ -39,8 +39,7 @@ def on_started(lease: Lease, pool: Pool, status: AttemptStatus | None, *, public
         return on_failed(lease, f"the cluster backend does not know {_node(lease).name} after its start")
     keyed = replace(_node(lease), public_key=public_key if status.has_keys else None)
     if status.is_queued:
-        waiting = replace(lease, node=replace(keyed, state=LeaseNodeState.QUEUED))
-        return Followed(waiting, (leases.waits(waiting, status.waiting_for),))
+        return _wait(lease, replace(keyed, state=LeaseNodeState.QUEUED), status.waiting_for)
     return _run(replace(lease, node=keyed), pool)
 
 
@@ -63,7 +62,8 @@ def on_status(lease: Lease, pool: Pool, status: AttemptStatus) -> Followed:
         if status.refusal:
             return on_failed(lease, status.refusal)
         if status.is_queued:
-            return Followed(lease)
+            has_reason = status.waiting_for and not _node(lease).waiting_for
+            return _wait(lease, _node(lease), status.waiting_for) if has_reason else Followed(lease)
         return _on_member(_run(lease, pool).lease, pool, member, is_new=True)
     return _on_member(lease, pool, member, is_new=False)
 
@@ -76,6 +76,11 @@ def _on_member(lease: Lease, pool: Pool, member: Member, *, is_new: bool) -> Fol
     before = _node(lease)
     has_news = is_new or noticed != before
     return Followed(after, (leases.leased(after, pool),) if has_news else ())
+
+
+def _wait(lease: Lease, node: LeaseNode, waiting_for: str) -> Followed:
+    waiting = replace(lease, node=replace(node, waiting_for=waiting_for))
+    return Followed(waiting, (leases.waits(waiting, waiting_for),))
 
 
 def _run(lease: Lease, pool: Pool) -> Followed:

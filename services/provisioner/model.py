@@ -109,6 +109,8 @@ class LeaseNode:
     public_key: str | None = None
     notice_deadline: datetime | None = None
     notice_source: str | None = None
+    waiting_for: str | None = None
+    """What the backend first gave as the reason why it waits in its queue."""
 
     @property
     def leased(self) -> LeasedNode:
@@ -308,6 +310,8 @@ class Attempt:
     """The backend made its nodes."""
     failure_code: str = ""
     failure_message: str = ""
+    waiting_for: str = ""
+    """What the backend first gave as the reason why it waits in its queue."""
     nodes: tuple[Node, ...] = ()
     revision: int = 0
 

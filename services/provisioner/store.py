@@ -19,7 +19,9 @@ POOL = Columns(
 ATTEMPT = Columns(
     "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds"
 )
-PROGRESS = Columns("stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline")
+PROGRESS = Columns(
+    "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, waiting_for"
+)
 NODE = Columns(
     "node_id, index, price_per_hour, allocated_at, machine, devices, released_at, has_ended, exit_code,"
     " notice_deadline, host, public_key"
@@ -32,7 +34,8 @@ CORDON = Columns("pool, machine, source, reason")
 LEASE = Columns(
     "lease_id, holder, purpose, pool, num_devices, asked_at, until, state, machine, devices, end_reason=end,"
     " end_message, node_name=node.name, node_state=node.state, host=node.host, node_address=node.address,"
-    " public_key=node.public_key, notice_deadline=node.notice_deadline, notice_source=node.notice_source"
+    " public_key=node.public_key, notice_deadline=node.notice_deadline, notice_source=node.notice_source,"
+    " waiting_for=node.waiting_for"
 )
 
 LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
@@ -118,7 +121,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $16,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $17,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""

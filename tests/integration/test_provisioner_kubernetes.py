@@ -66,8 +66,9 @@ async def attempts(stack: Stack, env: dict[str, str]) -> AsyncIterator[Attempts]
 async def test_a_gang_waits_runs_is_evicted_with_notice_and_is_released(stack, attempts, kubernetes, env):
     with cordoned(kubernetes, *kubernetes.nodes[1:]):
         scheduled = await attempts.schedule(pool="cluster", nodes=2)
-        queued = await attempts.until(scheduled.job_id, NodesQueued)
-        assert queued.pool == "cluster"
+        await until(lambda: any(each.waiting_for for each in attempts.heard(scheduled.job_id, NodesQueued)))
+        [*_, queued] = attempts.heard(scheduled.job_id, NodesQueued, pool="cluster")
+        assert "nodes are available" in queued.waiting_for
     await training(attempts, scheduled)
     await stack.stop("provisioner")
     name = name_of(scheduled)

@@ -99,10 +99,9 @@ async def test_a_wait_in_the_queue_is_announced_and_has_no_deadline(attempts, sl
         await attempts.until(late.job_id, NodesProvisioned)
         for pid in processes_of(late):
             os.kill(pid, signal.SIGSTOP)
-        queued = await attempts.until(scheduled.job_id, NodesQueued)
-        assert queued.pool == "cluster"
+        await attempts.until(scheduled.job_id, NodesQueued, pool="cluster", waiting_for="Resources")
         await attempts.until(late.job_id, NodesReleased)
-        assert attempts.story(scheduled.job_id, "node.events") == ["NodesQueued"]
+        assert {*attempts.story(scheduled.job_id, "node.events")} == {"NodesQueued"}
     provisioned = await attempts.until(scheduled.job_id, NodesProvisioned)
     assert provisioned.start_deadline > deadline
     await attempts.until(scheduled.job_id, TrainingStarted)

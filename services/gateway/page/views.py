@@ -167,6 +167,8 @@ def sentence(answer: job_responses.Job, *, now: datetime) -> str:
     match ours.state:
         case JobState.QUEUED:
             return _queued(ours, now=now)
+        case JobState.PROVISIONING if ours.waiting_for:
+            return f"attempt {ours.attempt} waits for {ours.waiting_for}"
         case JobState.PROVISIONING:
             return f"nodes of attempt {ours.attempt} are starting"
         case JobState.PAUSED:

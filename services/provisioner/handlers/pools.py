@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemas.node import DrainNode, SetPoolCapacity
-from services.provisioner import decide, store
+from services.provisioner import decide, pools, store
 from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.gpus import count_gpus
 from services.provisioner.backends.protocol import Backend
@@ -34,10 +34,10 @@ class Pools:
         configured_pools = parse_pools(text, count_gpus=count_gpus)
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)
-            pools = decide.on_pools_read(known, configured_pools)
-            for pool in pools:
+            present = pools.on_pools_read(known, configured_pools)
+            for pool in present:
                 await _save(unit, pool)
-        self.backends.use(pools, self.connect(parse_clusters(text)))
+        self.backends.use(present, self.connect(parse_clusters(text)))
 
     async def drain_node(self, command: DrainNode, unit: Unit) -> None:
         attempt, beside = await store.lock_attempts_beside(unit.conn, command.node_id)
@@ -47,7 +47,7 @@ class Pools:
         for before, decision in noticed:
             await apply(unit, before, decision)
         if pool := await store.lock_pool(unit.conn, noticed[0][0].pool):
-            await _save(unit, decide.on_drained(pool, machine))
+            await _save(unit, pools.on_drained(pool, machine))
 
     async def set_capacity(self, command: SetPoolCapacity, unit: Unit) -> None:
         pool = await store.lock_pool(unit.conn, command.pool)

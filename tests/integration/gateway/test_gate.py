@@ -5,11 +5,12 @@ import pytest
 from schemas.base import Delayed
 from schemas.evaluation import CheckResult, Criterion, EvalFailed, EvalPassed, EvalProgressed, EvalStarted
 from schemas.job import JobPaused, JobQueued, JobSubmitted, JobSucceeded, QueuePositionChanged, WaitReason
+from schemas.node import NodesQueued
 from services.gateway.decide import GateStatus
 from shared.clock import utc_now
 from tests.builders import NOON, a_dataset_ref, a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, a_booking, mark, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -126,6 +127,43 @@ class TestWhatAJobWaitsFor:
                 await until(lambda: waits_for(""), "that it was validated")
         await world.voices.say("evaluator", evaluated.started, evaluated.progressed(30))
         await until(lambda: waits_for(""), "that it continued")
+
+
+class TestAJobInTheQueueOfItsCluster:
+    @pytest.mark.parametrize(
+        "is_late", [False, True], ids=["in order", "before it is known that it is scheduled"]
+    )
+    async def test_shows_what_the_cluster_says_until_its_nodes_are_there(self, world: World, is_late: bool):
+        job_id, pool = f"ftjob-{mark()}", "hall-2"
+        of_job = {"job_id": job_id, "tenant": "demo"}
+        spec = world.spec(training_file=a_file_ref())
+        submitted = JobSubmitted(**of_job, dataset_id=f"ds-{job_id}", spec=spec, submitted_at=utc_now())
+        scheduled = a_booking(job_id, spec, pool)
+        silent = NodesQueued(**of_job, attempt=1, pool=pool)
+        queued = silent.model_copy(update={"waiting_for": "Resources"})
+        at_backend = f"its turn in the queue of pool {pool}'s cluster"
+
+        async def shows(state: str, waiting_for: str) -> bool:
+            answer = await world.ask("GET", f"/fine_tuning/jobs/{job_id}")
+            ours = answer.json().get("retune", {})
+            return (ours.get("state"), ours.get("waiting_for")) == (state, waiting_for)
+
+        if is_late:
+            await world.voices.say("provisioner", silent)
+            waits = "SELECT count(*) > 0 FROM waiting WHERE parent = $1"
+            await until(
+                lambda: world.db.fetchval(waits, f"attempt:{job_id}/1"), "the queue's message to wait"
+            )
+            await world.voices.say("scheduler", submitted, scheduled)
+        else:
+            await world.voices.say("scheduler", submitted, scheduled)
+            await until(lambda: shows("provisioning", ""), "the attempt")
+            await world.voices.say("provisioner", silent)
+        await until(lambda: shows("provisioning", at_backend), "that it is queued")
+        await world.voices.say("provisioner", queued)
+        await until(lambda: shows("provisioning", f"{at_backend} (Resources)"), "why it is queued")
+        await world.provision(job_id, pool=pool)
+        await until(lambda: shows("provisioning", ""), "its nodes")
 
 
 class TestAQueuedJob:

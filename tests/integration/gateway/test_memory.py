@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from schemas.base import DatasetRef, FileRef
+from schemas.base import FileRef
 from schemas.dataset import SubmitDataset
-from schemas.job import JobScheduled, JobSubmitted, SubmitJob
+from schemas.job import JobSubmitted, SubmitJob
 from schemas.model import BaseModelRegistered
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Method, Recipe, Resources
 from shared.clock import utc_now
-from tests.builders import NOON, a_job_spec, a_sha, capabilities
-from tests.integration.gateway.world import World, mark, until
+from tests.builders import a_job_spec, a_sha, capabilities
+from tests.integration.gateway.world import World, a_booking, mark, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -169,22 +169,3 @@ async def test_in_kafka(world: World, base: BaseModelRegistered, pool: str) -> N
     assert estimated_memory(shown) == (SHORT, True)
     chosen = shown["retune"]["estimated_memory"]
     assert (chosen["pool"], chosen["micro_batch_size"] > 1) == (pool, True), chosen
-
-
-def a_booking(job_id: str, spec: JobSpec, pool: str) -> JobScheduled:
-    return JobScheduled(
-        job_id=job_id,
-        tenant="demo",
-        attempt=1,
-        spec=spec,
-        base_sha=spec.base_sha,
-        dataset=DatasetRef(version=a_sha("version"), manifest_sha256=a_sha("manifest")),
-        config_hash=a_sha("config"),
-        resume=None,
-        pool=pool,
-        capacity_type="spot",
-        nodes=1,
-        devices_per_node=1,
-        grace_seconds=30.0,
-        start_deadline=NOON,
-    )

@@ -42,7 +42,7 @@ from services.provisioner.model import node_id
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.storage.s3 import S3ObjectStore
-from tests.builders import a_file_ref, a_job_spec, a_preparation, a_sha
+from tests.builders import NOON, a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.gateway import replica_answers
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.node_keys import signer_of
@@ -141,21 +141,7 @@ class World:
         queued = JobQueued(
             **of_job, dataset=dataset, config_hash=a_sha("config"), num_steps=40, waiting_for="capacity"
         )
-        scheduled = JobScheduled(
-            **of_job,
-            attempt=1,
-            spec=spec,
-            base_sha=self.base_sha,
-            dataset=dataset,
-            config_hash=a_sha("config"),
-            resume=None,
-            pool="cpu-spot",
-            capacity_type="spot",
-            nodes=1,
-            devices_per_node=1,
-            grace_seconds=30.0,
-            start_deadline=utc_now(),
-        )
+        scheduled = a_booking(job_id, spec, "cpu-spot", tenant=tenant)
         submitted = JobSubmitted(**of_job, dataset_id=f"ds-{job_id}", spec=spec, submitted_at=utc_now())
         await self.voices.say("scheduler", submitted, queued, scheduled, JobRunning(**of_job, attempt=1))
         await self.provision(job_id, tenant)
@@ -429,6 +415,25 @@ class Replica:
             case "refuse":
                 return replica_answers.response(400, b'{"error": {"message": "too long", "code": 400}}')
         raise AssertionError(self.way)
+
+
+def a_booking(job_id: str, spec: JobSpec, pool: str, *, tenant: str = "demo") -> JobScheduled:
+    return JobScheduled(
+        job_id=job_id,
+        tenant=tenant,
+        attempt=1,
+        spec=spec,
+        base_sha=spec.base_sha,
+        dataset=DatasetRef(version=a_sha("version"), manifest_sha256=a_sha("manifest")),
+        config_hash=a_sha("config"),
+        resume=None,
+        pool=pool,
+        capacity_type="spot",
+        nodes=1,
+        devices_per_node=1,
+        grace_seconds=30.0,
+        start_deadline=NOON,
+    )
 
 
 def a_step(step: int) -> StepMetrics:

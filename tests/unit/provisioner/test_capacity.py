@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.base import CapacityType
 from schemas.job import JobScheduled
 from schemas.node import ProvisioningFailed
-from services.provisioner import decide
+from services.provisioner import decide, pools
 from services.provisioner.decide import Create
 from services.provisioner.model import Attempt, AttemptState, Node, Pool
 from tests.unit.provisioner.attempts import NOON, START_DEADLINE, a_pool, a_schedule, types
@@ -163,27 +163,27 @@ def leased_by(attempts: list[Attempt]) -> dict[int, frozenset[int]]:
 
 class TestPools:
     def test_a_new_pool_is_as_the_file_says(self):
-        assert decide.on_pools_read({}, {"spot": a_pool()}) == [a_pool()]
+        assert pools.on_pools_read({}, {"spot": a_pool()}) == [a_pool()]
 
     def test_an_operators_capacity_holds_until_the_file_says_something_new(self):
         known = {"spot": a_pool(nodes=4, held=1, drained=(2,), file_nodes=2)}
-        kept = decide.on_pools_read(known, {"spot": a_pool(nodes=2)})[0]
+        kept = pools.on_pools_read(known, {"spot": a_pool(nodes=2)})[0]
         assert (kept.nodes, kept.free) == (4, {0: 0, 1: 2, 3: 2, 4: 2})
-        changed = decide.on_pools_read(known, {"spot": a_pool(nodes=3)})[0]
+        changed = pools.on_pools_read(known, {"spot": a_pool(nodes=3)})[0]
         assert (changed.nodes, changed.free) == (3, {0: 0, 1: 2, 2: 2})
 
     def test_prices_follow_the_file(self):
         dearer = a_pool(price_per_device_hour=Decimal(9))
-        assert decide.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_device_hour == 9
+        assert pools.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_device_hour == 9
 
     def test_a_pool_that_left_the_file_gives_no_more_nodes(self):
         known = a_pool(nodes=1, held=1, drained=(2,))
-        [gone] = decide.on_pools_read({"spot": known}, {})
+        [gone] = pools.on_pools_read({"spot": known}, {})
         assert gone == replace(known, nodes=0, file_nodes=0, drained=(), is_removed=True)
         assert (gone.capacity.free, gone.capacity.free_devices) == (0, 0)
-        [again] = decide.on_pools_read({"spot": gone}, {"spot": a_pool(nodes=1)})
+        [again] = pools.on_pools_read({"spot": gone}, {"spot": a_pool(nodes=1)})
         assert again.nodes == 1
-        back = decide.on_pools_read({"spot": replace(a_pool(), is_removed=True)}, {"spot": a_pool()})[0]
+        back = pools.on_pools_read({"spot": replace(a_pool(), is_removed=True)}, {"spot": a_pool()})[0]
         assert not back.is_removed
 
     def test_free_is_never_negative(self):

@@ -17,7 +17,7 @@ from schemas.node import (
     NodesReleased,
     ProvisioningFailed,
 )
-from services.provisioner import decide
+from services.provisioner import decide, pools
 from services.provisioner.backends.protocol import Cause, Member, MemberState
 from services.provisioner.decide import START_SLACK, Decision, End, Notify, Release
 from services.provisioner.model import Attempt, AttemptState
@@ -268,6 +268,15 @@ class TestQueue:
         later = START_DEADLINE + 60 * SECOND
         assert decide.on_due(decision.attempt, now=later) == decide.Decision(decision.attempt)
 
+    def test_is_announced_again_once_the_backend_says_what_it_waits_for(self):
+        silent = decide.on_created(creating(), has_nodes=True, is_queued=True, now=NOON).attempt
+        waiting = members(MemberState.QUEUED)
+        assert shown(silent, *waiting) == Decision(silent)
+        first = shown(silent, *waiting, waiting_for="Priority")
+        assert [event.waiting_for for event in first.events] == ["Priority"]
+        assert first.attempt.state is AttemptState.QUEUED
+        assert shown(first.attempt, *waiting, waiting_for="Resources") == Decision(first.attempt)
+
     def test_is_left_when_it_runs_and_costs_and_is_awaited_from_then_on(self):
         later = NOON + 1000 * SECOND
         assert shown(queued(), *members(MemberState.QUEUED), now=later) == Decision(queued())
@@ -443,7 +452,7 @@ class TestPreemption:
         ids=["first", "last", "again", "made smaller", "made empty"],
     )
     def test_a_drained_machine_is_the_one_that_takes_no_work(self, pool, machine, nodes, machines):
-        drained = decide.on_drained(pool, machine)
+        drained = pools.on_drained(pool, machine)
         assert (drained.nodes, drained.free.keys()) == (nodes, machines)
 
     def test_a_drain_gives_notice_to_all_nodes_of_the_machine(self):

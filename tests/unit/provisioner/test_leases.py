@@ -16,7 +16,7 @@ from schemas.node import (
     LeaseEnd,
     ProvisioningFailed,
 )
-from services.provisioner import decide, leases
+from services.provisioner import decide, leases, pools
 from services.provisioner.model import Lease, LeaseState, Pool
 from shared.errors import Refused
 from tests.unit.provisioner.attempts import NOON, SECOND, a_pool, a_schedule, types
@@ -193,7 +193,7 @@ class TestBesideJobs:
 
     def test_a_pool_that_is_read_again_has_its_leases(self):
         known = a_pool(nodes=1, leased={0: frozenset({0})}, leases=(held("a", 0, 0),))
-        [read_again] = decide.on_pools_read({"spot": known}, {"spot": a_pool(nodes=1)})
+        [read_again] = pools.on_pools_read({"spot": known}, {"spot": a_pool(nodes=1)})
         assert read_again.leases == known.leases
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.local.settings import REPOSITORY
 from schemas.node import EXIT_FENCED, FailureKind, LeaseFailure
-from services.provisioner import decide
+from services.provisioner import decide, pools
 from services.provisioner.backends.protocol import AttemptStatus, Cause, Member, MemberState
 from services.provisioner.decide import Create
 from services.provisioner.machines import (
@@ -176,7 +176,7 @@ class TestCordon:
         assert on_uncordon(pool, "1") == a_pool()
 
     def test_of_a_drained_machine_changes_no_count(self):
-        drained = decide.on_drained(a_pool(), 1)
+        drained = pools.on_drained(a_pool(), 1)
         cordoned = on_cordon(drained, "1")
         assert (cordoned.nodes, list(cordoned.free)) == (3, [0, 2, 3])
         assert on_uncordon(cordoned, "1") == drained
@@ -196,11 +196,11 @@ class TestCordon:
 
     def test_holds_over_a_new_file(self):
         known = {"spot": on_cordon(a_cluster(), "n1")}
-        [same] = decide.on_pools_read(known, {"spot": a_cluster()})
+        [same] = pools.on_pools_read(known, {"spot": a_cluster()})
         assert (same.nodes, same.cordoned) == (3, ("n1",))
-        [larger] = decide.on_pools_read(known, {"spot": a_cluster(nodes=9)})
+        [larger] = pools.on_pools_read(known, {"spot": a_cluster(nodes=9)})
         assert (larger.nodes, larger.cordoned) == (8, ("n1",))
-        [smaller] = decide.on_pools_read(known, {"spot": a_cluster(nodes=1)})
+        [smaller] = pools.on_pools_read(known, {"spot": a_cluster(nodes=1)})
         assert smaller.nodes == 0
 
 
