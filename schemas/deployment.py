@@ -1,11 +1,12 @@
 """deployment.commands and deployment.events: what is loaded where. Facts are keyed by pool, one per base sha."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
-from schemas.base import Count, Message, Reference, Seconds, Sha256, TenantName, Value
+from schemas.base import Count, Message, Reference, Seconds, Sha256, TenantName, Value, is_none
 
 
 class LoadCandidate(Message):
@@ -103,6 +104,7 @@ class AdapterLoaded(PoolFact):
     """Name of the adapter on the replica, `<name>@<digest>`: immutable."""
     digest: Sha256
     load_seconds: Seconds
+    """Until vLLM had it, without the fetch of its files; of a full model since its replica was started."""
 
 
 class CandidateReady(PoolFact):
@@ -132,6 +134,39 @@ class SlotState(PoolFact):
     """Id of the model version, `mv-…`."""
 
 
+class DeploymentStep(StrEnum):
+    """Steps in which a slot comes to serve another version, in their order."""
+
+    LOAD = "load"  # its files are fetched and checked, and every replica loads them
+    READ_BACK = "read_back"  # every replica lists it
+    PROBE = "probe"  # every replica answers with finite numbers, and an adapter not as its base model
+    ROUTE = "route"  # requests for the slot go there
+
+
+class ReplicaSteps(Value):
+    """How long the steps took on one replica."""
+
+    replica_id: str
+    """Id of the replica."""
+    fetch_seconds: Seconds | None = None
+    """Until the files were there and checked. None: `load_seconds` has it, as where a replica starts with a model."""
+    load_seconds: Seconds
+    """As in AdapterLoaded."""
+    read_back_seconds: Seconds
+    probe_seconds: Seconds
+
+
+class Swap(Value):
+    """How long it took until a slot served another version."""
+
+    replicas: tuple[ReplicaSteps, ...]
+    """Replicas that loaded it for this, one after the other; those that had it already are not among them."""
+    route_seconds: Seconds
+    """From the last step before, which is the approval where every replica had it, until requests are routed."""
+    total_seconds: Seconds
+    """From the approval until requests are routed. Waiting for a replica, and for what is loaded before, is in it."""
+
+
 class DeploymentReady(SlotState):
     """The version is loaded on every replica, read back and probed; requests for the slot are routed there."""
 
@@ -139,6 +174,8 @@ class DeploymentReady(SlotState):
     """Model name to send to the replicas, `<name>@<digest>`."""
     replicas: tuple[ReplicaAddress, ...]
     """Replicas that answer for the slot."""
+    swap: Annotated[Swap | None, Field(exclude_if=is_none)] = None
+    """How long it took. None where the slot served the version before, on other replicas, and in older events."""
 
 
 class DeploymentIdle(SlotState):
@@ -155,6 +192,8 @@ class DeploymentFailed(SlotState):
     """Stable word for machines, for example `stale`, `load`, `probe`."""
     reason: str
     """Why, for people."""
+    step: Annotated[DeploymentStep | None, Field(exclude_if=is_none)] = None
+    """The step that failed. None where it came to none of them, and in older events."""
 
 
 class DeploymentStopped(SlotState):

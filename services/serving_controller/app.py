@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from prometheus_client import REGISTRY
 
-from services.serving_controller import handlers, protocol
+from services.serving_controller import handlers, protocol, store
 from services.serving_controller.clients.backend import ReplicaBackend, ReplicaFiles
 from services.serving_controller.clients.files import LocalFiles, ModelFiles
 from services.serving_controller.clients.keys import ReplicaKeys
@@ -20,6 +20,9 @@ from shared.nodes.requests import MAX_BODY_BYTES
 from shared.replica_http import replica_client
 from shared.service import Service
 from shared.telemetry.row_gauges import SHOW_EVERY, RowGauges
+
+LOAD_TIMES_KEPT = timedelta(days=1)
+"""Time after which what waits for a load is not timed any more."""
 
 
 def build(settings: Settings | None = None) -> Service:
@@ -47,6 +50,7 @@ def build(settings: Settings | None = None) -> Service:
         keep=settings.policy.keep,
         look_every=timedelta(seconds=settings.look_every_seconds),
     )
+    service.prune(store.PRUNE_LOAD_TIMES, older_than=LOAD_TIMES_KEPT)
     service.every(SHOW_EVERY, RowGauges(service.database, GAUGES).show)
     replica_metrics = ReplicaMetrics(backend, http)
     REGISTRY.register(replica_metrics)

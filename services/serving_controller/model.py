@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal, Self
 
+from schemas.deployment import DeploymentStep
 from schemas.envelope import Origin
 from services.serving_controller.protocol import FolderState, ModelFolder, NodeReport, ReplicaStart
 from shared.device_leases.lease import HeldLease
@@ -72,6 +73,12 @@ class Address:
     url: str
 
 
+@dataclass(frozen=True)
+class Approval:
+    generation: int
+    at: datetime
+
+
 class SlotState(StrEnum):
     PENDING = "pending"  # approved, not served yet; what was served before still is
     READY = "ready"
@@ -103,16 +110,28 @@ class Slot:
     origin: Origin | None = None
     """Of the request that approved its generation, or withdrew it; what rounds do belongs to it. None in rows of an
     older release."""
+    approval: Approval | None = None
+    """Newest approval that this release or a later one heard."""
     revision: int = 0
+
+    @property
+    def approved_at(self) -> datetime | None:
+        """When its generation was approved; None where that is not known, or it was withdrawn."""
+        is_known = self.approval is not None and self.approval.generation == self.generation
+        return self.approval.at if self.approval is not None and is_known else None
 
     @property
     def is_wanted(self) -> bool:
         return self.state in (SlotState.PENDING, SlotState.READY)
 
+    @property
+    def pending(self) -> Servable | None:
+        """What it waits for."""
+        return self.desired if self.state is SlotState.PENDING else None
+
     def is_pending_on(self, bases: Collection[tuple[str, str]]) -> bool:
         """Return whether what it waits for was trained on one of these, each a name with the sha of its files."""
-        pending = self.desired if self.state is SlotState.PENDING else None
-        return pending is not None and (pending.base_model, pending.base_sha) in bases
+        return self.pending is not None and (self.pending.base_model, self.pending.base_sha) in bases
 
     @property
     def desired_servables(self) -> Mapping[str, "DesiredServable"]:
@@ -227,6 +246,22 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class LoadTimes:
+    """How long the steps took, in seconds, that made one start of one replica serve a version."""
+
+    served_name: str
+    replica_id: str
+    incarnation: str
+    fetch_seconds: float | None
+    """None: `load_seconds` has it."""
+    load_seconds: float
+    read_back_seconds: float
+    probe_seconds: float
+    loaded_at: datetime
+    """When the last step ended."""
+
+
+@dataclass(frozen=True)
 class Requests:
     """What a replica has to answer."""
 
@@ -300,5 +335,7 @@ class Failure:
 
     code: Literal["load", "probe", "replica", "stale", "rank", "full"]
     reason: str
+    step: DeploymentStep | None = None
+    """The step that failed; None where it came to none."""
     is_final: bool = False
     """Whether it is not tried again."""

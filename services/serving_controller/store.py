@@ -8,6 +8,7 @@ from typing import Any
 from services.serving_controller.model import (
     Candidate,
     DesiredServable,
+    LoadTimes,
     NodeRecord,
     Replica,
     ReplicaSetServables,
@@ -19,7 +20,7 @@ from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
-SLOT = Columns("generation, state, desired, route, served, origin")
+SLOT = Columns("generation, state, desired, route, served, origin, approval")
 RETIRED = Columns("served_name=servable.served_name, servable, keep_until")
 REPLICA = Columns(
     "replica_id, replica_set, base_sha, phase, incarnation=address.incarnation, url=address.url, started_at,"
@@ -134,6 +135,19 @@ SAVE_REPORT = f"""
     RETURNING {NODE.selected}"""
 SAVE_ORDER = "UPDATE replica_node SET folders = $3, start = $4 WHERE (replica_id, lease_id) = ($1, $2)"
 FORGET_NODES = "DELETE FROM replica_node WHERE lease_id NOT IN (SELECT lease_id FROM held_lease)"
+
+LOAD_TIMES = Columns(
+    "served_name, replica_id, incarnation, fetch_seconds, load_seconds, read_back_seconds, probe_seconds, loaded_at"
+)
+SAVE_LOAD_TIMES = f"""
+    INSERT INTO load_time ({LOAD_TIMES.names}) VALUES ({LOAD_TIMES.parameters()})
+    ON CONFLICT (served_name, replica_id) DO UPDATE SET {LOAD_TIMES.excluded}"""
+LIST_LOAD_TIMES = (
+    f"SELECT {LOAD_TIMES.selected} FROM load_time WHERE served_name = ANY($1) ORDER BY replica_id"
+)
+PRUNE_LOAD_TIMES = """
+    DELETE FROM load_time WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM load_time WHERE loaded_at < now() - $1::interval LIMIT $2))"""
 
 HAS_READY_REPLICA = "SELECT EXISTS (SELECT FROM replica WHERE replica_set = $1 AND phase = 'ready')"
 
@@ -315,6 +329,15 @@ async def has_ready_replica(conn: Connection, replica_set: str) -> bool:
 
 async def save_replica(conn: Connection, replica: Replica) -> None:
     await conn.execute(SAVE_REPLICA, *REPLICA.values(replica))
+
+
+async def save_load_times(conn: Connection, times: LoadTimes) -> None:
+    await conn.execute(SAVE_LOAD_TIMES, *LOAD_TIMES.values(times))
+
+
+async def list_load_times(conn: Connection, served_names: Iterable[str]) -> list[LoadTimes]:
+    """Return how long the newest load of each of these took on each replica, by replica."""
+    return [read(LoadTimes, row) for row in await conn.fetch(LIST_LOAD_TIMES, list(served_names))]
 
 
 async def replicas(conn: Connection) -> tuple[Replica, ...]:

@@ -42,6 +42,8 @@ class Engines:
     idle: set[str] = field(default_factory=set)
     """Names whose adapter is loaded and ignored."""
     starts: list[str] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)
+    """Names that are loaded and not listed."""
     extended: dict[str, float] = field(default_factory=dict)
     """Replica id -> seconds that its lease was last extended by."""
 
@@ -105,7 +107,7 @@ class Engines:
             case "/health":
                 return httpx.Response(200)
             case "/v1/models":
-                names = [engine.spec.served_name, *engine.adapters]
+                names = [engine.spec.served_name, *(engine.adapters.keys() - self.unlisted)]
                 return httpx.Response(200, json={"data": [{"id": name} for name in names]})
             case "/metrics":
                 return httpx.Response(200, text=METRICS.format(engine.running, engine.waiting))

@@ -83,3 +83,6 @@ async def test_a_deployment_comes_about_once(world, env):
     assert world.ear.types(world.pool) == ["ReplicaReady", "AdapterLoaded", "DeploymentReady"]
     assert incarnations == {ready.replicas[0].incarnation}
     assert ready.digest == version.digest
+    # One process loaded it and the next one routed it.
+    [steps] = ready.swap.replicas
+    assert (steps.replica_id, steps.load_seconds > 0) == (world.replica, True)

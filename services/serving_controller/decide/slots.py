@@ -1,8 +1,9 @@
 """What happens to a slot: the highest generation wins, and requests move only when all is loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from schemas.base import Message
 from schemas.deployment import (
@@ -12,9 +13,21 @@ from schemas.deployment import (
     DeploymentRolledBack,
     DeploymentStopped,
     ReplicaAddress,
+    ReplicaSteps,
+    Swap,
 )
 from schemas.model import AdaptersStale, DeploymentApproved, DeploymentWithdrawn
-from services.serving_controller.model import Address, Failure, Retired, Route, Servable, Slot, SlotState
+from services.serving_controller.model import (
+    Address,
+    Approval,
+    Failure,
+    LoadTimes,
+    Retired,
+    Route,
+    Servable,
+    Slot,
+    SlotState,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,10 @@ class Served:
     failure: Failure | None = None
 
 
-def on_approved(slot: Slot, approved: DeploymentApproved, *, full_name: str, is_stale: bool) -> SlotDecision:
+def on_approved(
+    slot: Slot, approved: DeploymentApproved, *, at: datetime, full_name: str, is_stale: bool
+) -> SlotDecision:
+    """at: when it was approved."""
     if approved.generation <= slot.generation:
         return SlotDecision(slot)  # an older decision about the slot
     desired = Servable(
@@ -47,7 +63,13 @@ def on_approved(slot: Slot, approved: DeploymentApproved, *, full_name: str, is_
         base_sha=approved.base_sha,
         rank=approved.rank,
     )
-    pending = replace(slot, generation=approved.generation, state=SlotState.PENDING, desired=desired)
+    pending = replace(
+        slot,
+        generation=approved.generation,
+        state=SlotState.PENDING,
+        desired=desired,
+        approval=Approval(approved.generation, at),
+    )
     if is_stale:
         return _fail(pending, _stale(desired))
     return SlotDecision(pending)
@@ -77,11 +99,17 @@ def on_stale(slot: Slot, stale: AdaptersStale, *, now: datetime, keep: timedelta
 
 
 def reconcile(
-    slot: Slot, served_by_name: Mapping[str, Served], *, now: datetime, keep: timedelta
+    slot: Slot,
+    served_by_name: Mapping[str, Served],
+    *,
+    times: Sequence[LoadTimes] = (),
+    now: datetime,
+    keep: timedelta,
 ) -> SlotDecision:
     """Route the slot by what is loaded where: to the new version only when every replica has it.
 
     served_by_name: what this round looked at; of names that are not in it nothing is known.
+    times: how long loads took, of what slots wait for.
     """
     refreshed = _refresh(slot, served_by_name)
     if slot.desired is None or not slot.is_wanted:
@@ -91,7 +119,8 @@ def reconcile(
         failed = _fail(refreshed.slot, served.failure)
         return SlotDecision(failed.slot, refreshed.events + failed.events)
     if slot.state is SlotState.PENDING and served.is_everywhere:
-        return _route(slot, served, now=now, keep=keep)
+        swap = _swap(slot, slot.desired, served, times, now=now)
+        return _route(slot, served, swap, now=now, keep=keep)
     return refreshed
 
 
@@ -100,8 +129,7 @@ def set_idle(slot: Slot, *, now: datetime, keep: timedelta) -> SlotDecision:
     if slot.route is None or not slot.route.addresses:
         return SlotDecision(slot)
     idle = replace(slot, route=replace(slot.route, addresses=frozenset()))
-    fields = _ready(slot).model_dump(exclude={"served_name", "replicas"})
-    return SlotDecision(idle, (DeploymentIdle(**fields),), (Retired(slot.route.servable, now + keep),))
+    return SlotDecision(idle, (DeploymentIdle(**_state(slot)),), (Retired(slot.route.servable, now + keep),))
 
 
 def _fails(slot: Slot, served: Served, failure: Failure) -> bool:
@@ -114,7 +142,42 @@ def _fails(slot: Slot, served: Served, failure: Failure) -> bool:
     return failure.is_final and not served.addresses
 
 
-def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> SlotDecision:
+def _swap(
+    slot: Slot, desired: Servable, served: Served, times: Sequence[LoadTimes], *, now: datetime
+) -> Swap | None:
+    """Return how long the steps took that this generation waited for; None where its approval was not heard.
+
+    Clocks of two processes may be apart by a little: no time is below zero.
+    """
+    if slot.approved_at is None:
+        return None
+    starts = {(address.replica_id, address.incarnation) for address in served.addresses}
+    awaited = [
+        each
+        for each in times
+        if each.served_name == desired.served_name
+        and (each.replica_id, each.incarnation) in starts
+        and each.loaded_at >= slot.approved_at
+    ]
+    last = max((each.loaded_at for each in awaited), default=slot.approved_at)
+    return Swap(
+        replicas=tuple(_steps(each) for each in awaited),
+        route_seconds=max(0.0, (now - last).total_seconds()),
+        total_seconds=max(0.0, (now - slot.approved_at).total_seconds()),
+    )
+
+
+def _steps(times: LoadTimes) -> ReplicaSteps:
+    return ReplicaSteps(
+        replica_id=times.replica_id,
+        fetch_seconds=times.fetch_seconds,
+        load_seconds=times.load_seconds,
+        read_back_seconds=times.read_back_seconds,
+        probe_seconds=times.probe_seconds,
+    )
+
+
+def _route(slot: Slot, served: Served, swap: Swap | None, *, now: datetime, keep: timedelta) -> SlotDecision:
     assert slot.desired is not None
     before = slot.route.servable if slot.route else None
     routed = replace(
@@ -123,7 +186,7 @@ def _route(slot: Slot, served: Served, *, now: datetime, keep: timedelta) -> Slo
         route=Route(slot.desired, slot.generation, served.addresses),
         served=slot.served | {slot.desired.digest},
     )
-    events: list[Message] = [_ready(routed)]
+    events: list[Message] = [_ready(routed, swap)]
     if before is not None and before.digest != slot.desired.digest and slot.desired.digest in slot.served:
         events.append(_rolled_back(routed, before.digest))
     changed = before is not None and before.served_name != slot.desired.served_name
@@ -167,6 +230,7 @@ def _fail(slot: Slot, failure: Failure) -> SlotDecision:
         model_id=slot.desired.model_id,
         code=failure.code,
         reason=failure.reason,
+        step=failure.step,
     )
     return SlotDecision(replace(slot, state=SlotState.FAILED), (fact,))
 
@@ -183,25 +247,30 @@ def _is_on(servable: Servable, stale: AdaptersStale) -> bool:
     return (servable.base_model, servable.base_sha) == (stale.base_model, stale.stale_sha)
 
 
-def _ready(slot: Slot) -> DeploymentReady:
+def _state(slot: Slot) -> dict[str, Any]:
+    """Return the fields of a SlotState about what the slot is routed to."""
     assert slot.route is not None
     servable = slot.route.servable
-    return DeploymentReady(
-        pool=servable.pool,
-        base_sha=servable.base_sha,
-        slot=slot.name,
-        tenant=slot.tenant,
-        digest=servable.digest,
-        generation=slot.route.generation,
-        model_id=servable.model_id,
-        served_name=servable.served_name,
-        replicas=tuple(replica_address(address) for address in sorted(slot.route.addresses)),
-    )
+    return {
+        "pool": servable.pool,
+        "base_sha": servable.base_sha,
+        "slot": slot.name,
+        "tenant": slot.tenant,
+        "digest": servable.digest,
+        "generation": slot.route.generation,
+        "model_id": servable.model_id,
+    }
+
+
+def _ready(slot: Slot, swap: Swap | None = None) -> DeploymentReady:
+    assert slot.route is not None
+    addresses = tuple(replica_address(address) for address in sorted(slot.route.addresses))
+    served_name = slot.route.servable.served_name
+    return DeploymentReady(**_state(slot), served_name=served_name, replicas=addresses, swap=swap)
 
 
 def _rolled_back(slot: Slot, previous_digest: str) -> DeploymentRolledBack:
-    ready = _ready(slot).model_dump(exclude={"served_name", "replicas"})
-    return DeploymentRolledBack(**ready, previous_digest=previous_digest)
+    return DeploymentRolledBack(**_state(slot), previous_digest=previous_digest)
 
 
 def replica_address(address: Address) -> ReplicaAddress:

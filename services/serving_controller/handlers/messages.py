@@ -93,7 +93,11 @@ class Messages:
         await store.lock_base_model(unit.conn, event.base_model)
         is_stale = await store.is_stale(unit.conn, event.base_model, event.base_sha)
         slot = await store.get_slot(unit.conn, event.tenant, event.slot)
-        await apply(unit, slots.on_approved(slot, event, full_name=full_name, is_stale=is_stale))
+        assert unit.envelope is not None, "approvals come as messages"
+        decision = slots.on_approved(
+            slot, event, at=unit.envelope.time, full_name=full_name, is_stale=is_stale
+        )
+        await apply(unit, decision)
 
     async def withdrawn(self, event: DeploymentWithdrawn, unit: Unit) -> None:
         slot = await store.get_slot(unit.conn, event.tenant, event.slot)

@@ -385,6 +385,8 @@ class ReconcileLoop:
                 await store.forget_replica(unit.conn, outcome.replica.replica_id)
             else:
                 await store.save_replica(unit.conn, outcome.replica)
+            if outcome.times:
+                await store.save_load_times(unit.conn, outcome.times)
             await unit.emit(*outcome.events)
             if self.leases and (outcome.forgotten or outcome.replica.phase is Phase.LOST):
                 await self.leases.give_back(unit, outcome.replica.replica_id)
@@ -431,10 +433,13 @@ class ReconcileLoop:
         has_switched = False
         async with self._service.unit() as unit:
             stale = await store.stale_bases(unit.conn)
-            for slot in await store.slots_serving(unit.conn, replica_set.name, served):
+            slots_serving = await store.slots_serving(unit.conn, replica_set.name, served)
+            awaited = {slot.pending.served_name for slot in slots_serving if slot.pending}
+            times = await store.list_load_times(unit.conn, awaited) if awaited else ()
+            for slot in slots_serving:
                 if slot.is_pending_on(stale):
                     continue  # the batch in which it fails is still to come
-                decision = slots.reconcile(slot, served, now=unit.now, keep=self._policy.keep)
+                decision = slots.reconcile(slot, served, times=times, now=unit.now, keep=self._policy.keep)
                 if decision.slot != slot:
                     has_switched = True
                     await apply(unit, decision)

@@ -1,7 +1,7 @@
 """Execute one step outside the database; what came of it is an Outcome to keep and to emit."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 
 from schemas.base import Message
-from schemas.deployment import AdapterLoaded, ReplicaLost, ReplicaReady
+from schemas.deployment import AdapterLoaded, DeploymentStep, ReplicaLost, ReplicaReady
 from services.serving_controller.clients import probe
 from services.serving_controller.clients.backend import ReplicaBackend, ReplicaFiles, ReplicaSpec
 from services.serving_controller.clients.probe import ProbeFailed
@@ -21,6 +21,7 @@ from services.serving_controller.decide.slots import replica_address
 from services.serving_controller.model import (
     Address,
     Failure,
+    LoadTimes,
     Phase,
     Replica,
     ReplicaSet,
@@ -47,6 +48,48 @@ class Outcome:
     failures: dict[str, Failure] = field(default_factory=dict)
     """Failures by served name."""
     forgotten: bool = False
+    times: LoadTimes | None = None
+    """How long the steps of a load took."""
+
+
+class Course:
+    """The step of a load that is under way, and how long those before it took."""
+
+    def __init__(self, *, load_seconds: float = 0.0) -> None:
+        """load_seconds: what was spent on loading before."""
+        self.step = DeploymentStep.LOAD
+        self._seconds: defaultdict[DeploymentStep, float] = defaultdict(float, {self.step: load_seconds})
+        self._since = time.monotonic()
+
+    def restart(self) -> None:
+        """Count the step under way from now on."""
+        self._since = time.monotonic()
+
+    def begin(self, step: DeploymentStep) -> None:
+        """End the step under way, and begin the next one."""
+        self._end()
+        self.step = step
+
+    def times(
+        self, replica: Replica, servable: Servable, *, fetch_seconds: float | None, now: datetime
+    ) -> LoadTimes:
+        """End the last step, and return how long each took."""
+        self._end()
+        return LoadTimes(
+            served_name=servable.served_name,
+            replica_id=replica.replica_id,
+            incarnation=replica.address.incarnation,
+            fetch_seconds=fetch_seconds,
+            load_seconds=self._seconds[DeploymentStep.LOAD],
+            read_back_seconds=self._seconds[DeploymentStep.READ_BACK],
+            probe_seconds=self._seconds[DeploymentStep.PROBE],
+            loaded_at=now,
+        )
+
+    def _end(self) -> None:
+        now = time.monotonic()
+        self._seconds[self.step] += now - self._since
+        self._since = now
 
 
 class Steps:
@@ -68,10 +111,13 @@ class Steps:
         self._deaths: Counter[str] = Counter()
         self._awaited_since: dict[str, datetime] = {}
         """When the node of a lease was first asked for, which has reported nothing."""
+        self._fetched_since: dict[tuple[str, str], float] = {}
+        """When the files of a load were first asked for that are not there, by incarnation and served name."""
 
     def forget_all_but(self, names: set[str]) -> None:
         for gone in self._deaths.keys() - names:
             del self._deaths[gone]
+        self._fetched_since = {each: at for each, at in self._fetched_since.items() if each[1] in names}
 
     async def end_unknown(self, known: set[str]) -> None:
         for replica_id in await self._backend.list_owned():
@@ -249,13 +295,17 @@ class Steps:
         return await self._announce(ready, replica_set.base_names)
 
     async def _admit_full(self, replica: Replica, full: Servable) -> Outcome:
-        await probe.prove_answers(self._client(replica), full.served_name)
-        name = full.served_name
+        name, client = full.served_name, self._client(replica)
+        course = Course(load_seconds=(self._clock() - replica.started_at).total_seconds())
+        course.begin(DeploymentStep.READ_BACK)
+        await client.require_listed(name)
+        course.begin(DeploymentStep.PROBE)
+        await probe.prove_answers(client, name)
         ready = replace(replica, phase=Phase.READY, served_base=name, loaded=frozenset({name}))
-        seconds = (self._clock() - replica.started_at).total_seconds()
+        times = course.times(ready, full, fetch_seconds=None, now=self._clock())
         # Under its own name: whoever asks for the base model must not be sent here.
         announced = await self._announce(ready, (full.full_name,))
-        return replace(announced, events=(*announced.events, _loaded(ready, full, seconds)))
+        return replace(announced, events=(*announced.events, _loaded(ready, full, times)), times=times)
 
     async def _announce(self, replica: Replica, base_names: tuple[str, ...]) -> Outcome:
         engine = await self._backend.engine(replica.replica_id)
@@ -275,29 +325,36 @@ class Steps:
         return Outcome(replace(replica, announced=replica.announced | set(base_names)), facts)
 
     async def _load(self, replica: Replica, servable: Servable) -> Outcome | None:
-        name, client = servable.served_name, self._client(replica)
+        name, client, course = servable.served_name, self._client(replica), Course()
+        fetched = (replica.address.incarnation, name)
+        since = self._fetched_since.setdefault(fetched, time.monotonic())
         try:
             path = await self._files.adapter(replica.replica_id, servable)
             if path is None:
                 return None
-            began = time.monotonic()
+            fetch_seconds = time.monotonic() - since
+            course.restart()
             await client.load(name, path)
-            seconds = time.monotonic() - began
+            course.begin(DeploymentStep.READ_BACK)
             failpoint("serving.load.one")
             await client.require_listed(name)
+            course.begin(DeploymentStep.PROBE)
             await probe.prove_active(client, replica.served_base, name)
         except (BadModel, CorruptObject, KeyError, LoadRefused) as error:
-            return await self._not_loaded(replica, servable, Failure("load", _describe_error(replica, error)))
+            failure = Failure("load", _describe_error(replica, error), course.step)
+            return await self._not_loaded(replica, servable, failure)
         except ProbeFailed as error:
-            return await self._not_loaded(
-                replica, servable, Failure("probe", _describe_error(replica, error))
-            )
+            failure = Failure("probe", _describe_error(replica, error), course.step)
+            return await self._not_loaded(replica, servable, failure)
         except NoAnswer as error:
-            return self._suspect(replica, servable, error)
+            return self._suspect(replica, servable, error, course.step)
         self._deaths.pop(name, None)
-        log.info("adapter loaded", replica_id=replica.replica_id, name=name, seconds=round(seconds, 3))
+        del self._fetched_since[fetched]
+        times = course.times(replica, servable, fetch_seconds=fetch_seconds, now=self._clock())
+        seconds = round(times.load_seconds, 3)
+        log.info("adapter loaded", replica_id=replica.replica_id, name=name, seconds=seconds)
         loaded = replace(replica, loaded=replica.loaded | {name})
-        return Outcome(loaded, (_loaded(loaded, servable, seconds),))
+        return Outcome(loaded, (_loaded(loaded, servable, times),), times=times)
 
     async def _load_candidate(self, replica: Replica, servable: Servable) -> Outcome | None:
         """Try to load it once, and then no more: it is no reason to lose a replica twice."""
@@ -309,20 +366,23 @@ class Steps:
         finally:
             self._deaths.pop(servable.served_name, None)
         # That it is loaded is for its evaluation alone, which hears CandidateReady.
-        return outcome and replace(outcome, events=())
+        return outcome and replace(outcome, events=(), times=None)
 
-    def _suspect(self, replica: Replica, servable: Servable, error: NoAnswer) -> Outcome:
+    def _suspect(
+        self, replica: Replica, servable: Servable, error: NoAnswer, step: DeploymentStep
+    ) -> Outcome:
         """The replica fell silent while it loaded this. Once may be chance; twice is the adapter's doing."""
         name = servable.served_name
         self._deaths[name] += 1
         if self._deaths[name] < MAX_DEATHS:
             raise error
         reason = f"the replica fell silent {self._deaths.pop(name)} times: {error}"
-        failure = Failure("load", reason, is_final=True)
+        failure = Failure("load", reason, step, is_final=True)
         return Outcome(replica, failures={name: failure})
 
     async def _not_loaded(self, replica: Replica, servable: Servable, failure: Failure) -> Outcome:
         log.warning("adapter not loaded", replica_id=replica.replica_id, reason=failure.reason)
+        self._fetched_since.pop((replica.address.incarnation, servable.served_name), None)
         unloaded = await self._unload(replica, servable.served_name)
         return replace(unloaded, failures={servable.served_name: failure})
 
@@ -350,14 +410,14 @@ def _lost(replica: Replica, reason: str) -> ReplicaLost:
     )
 
 
-def _loaded(replica: Replica, servable: Servable, seconds: float) -> AdapterLoaded:
+def _loaded(replica: Replica, servable: Servable, times: LoadTimes) -> AdapterLoaded:
     return AdapterLoaded(
         pool=servable.pool,
         base_sha=servable.base_sha,
         replica=replica_address(replica.address),
         served_name=servable.served_name,
         digest=servable.digest,
-        load_seconds=seconds,
+        load_seconds=times.load_seconds,
     )
 
 

@@ -6,6 +6,7 @@ from itertools import count
 
 from services.serving_controller.model import (
     Candidate,
+    LoadTimes,
     Phase,
     Replica,
     ReplicaSetServables,
@@ -209,6 +210,16 @@ async def save_replica(conn: Tables, replica: Replica) -> None:
 
 async def replicas(conn: Tables) -> tuple[Replica, ...]:
     return tuple(conn.rows("replica"))
+
+
+async def save_load_times(conn: Tables, times: LoadTimes) -> None:
+    conn.put("load_time", (times.served_name, times.replica_id), times)
+
+
+async def list_load_times(conn: Tables, served_names: Iterable[str]) -> list[LoadTimes]:
+    names = set(served_names)
+    times = [each for each in conn.rows("load_time") if each.served_name in names]
+    return sorted(times, key=lambda each: each.replica_id)
 
 
 async def forget_replica(conn: Tables, replica_id: str) -> None:

@@ -63,12 +63,18 @@ def a_ready_slot(
     return a_slot(SlotState.READY, **fields | changes)
 
 
-def a_pending_slot(servable: Servable = TWO, *, generation: int = 2, over: Slot | None = None) -> Slot:
+def a_pending_slot(
+    servable: Servable = TWO, *, generation: int = 2, over: Slot | None = None, **changes: Any
+) -> Slot:
     """Approved, while what `over` serves is still served."""
     over = over or a_slot()
-    return a_slot(
-        SlotState.PENDING, generation=generation, desired=servable, route=over.route, served=over.served
-    )
+    fields: dict[str, Any] = {
+        "generation": generation,
+        "desired": servable,
+        "route": over.route,
+        "served": over.served,
+    }
+    return a_slot(SlotState.PENDING, **fields | changes)
 
 
 def approved(servable: Servable = ONE, generation: int = 1, slot: str = "support") -> DeploymentApproved:

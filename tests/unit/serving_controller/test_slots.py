@@ -36,7 +36,7 @@ AGAIN = an_address(0, "second")
 
 
 def on_approved(slot, event, *, is_stale=False, full_name=ONE.full_name):
-    return slots.on_approved(slot, event, full_name=full_name, is_stale=is_stale)
+    return slots.on_approved(slot, event, at=NOON, full_name=full_name, is_stale=is_stale)
 
 
 def on_withdrawn(slot, event):
