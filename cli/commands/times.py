@@ -30,6 +30,8 @@ def shown_time(seconds: int | None) -> str:
 
 
 def shown_duration(seconds: float) -> str:
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

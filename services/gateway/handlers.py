@@ -12,6 +12,7 @@ from services.gateway import (
     attempt_times,
     budgets,
     copies,
+    deployments,
     gate,
     measurements,
     readmodels,
@@ -377,6 +378,7 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     evaluation.EvalPassed: gate.answered,
     evaluation.EvalFailed: gate.answered,
     evaluation.EvalInconclusive: gate.answered,
+    **dict.fromkeys(deployments.FACTS, deployments.follow),
 }
 """What follows from an event beside its row in `projections.PROJECTIONS`."""
 

@@ -42,11 +42,6 @@ class RecordedEvent(RecentEvent):
     recorded_at: datetime
 
 
-class SentRecord(Row):
-    payload: str
-    sent_at: datetime
-
-
 @dataclass(frozen=True)
 class EventFilter:
     type: str = ""
@@ -94,8 +89,6 @@ LIST_NEWER = f"""
     SELECT {columns(RecentEvent)} FROM recent_event
      WHERE tenant = $1 AND number > $2 - {LOOK_BACK} AND (number > $2 OR recorded_at > $6)
        AND {MATCHES} AND {HAS_TEXT} ORDER BY number DESC LIMIT $7"""
-LIST_OF_TYPE = """
-    SELECT payload, sent_at FROM recent_event WHERE tenant = $1 AND type = $2 ORDER BY number DESC LIMIT $3"""
 FIND_NEWEST = "SELECT max(number) FROM recent_event WHERE tenant = $1"
 PRUNE_OLD = """
     DELETE FROM recent_event WHERE number = ANY(ARRAY(
@@ -163,11 +156,6 @@ async def list_newer(
     return await select(
         RecentEvent, database, LIST_NEWER, tenant, after, *values, database.now() - LATE, limit
     )
-
-
-async def list_of_type(database: Database, tenant: str, event_type: str, *, limit: int) -> list[SentRecord]:
-    """Return what the newest events of a type hold, the newest first."""
-    return await select(SentRecord, database, LIST_OF_TYPE, tenant, event_type, limit)
 
 
 async def find_newest(database: Database, tenant: str) -> int:

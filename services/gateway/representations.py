@@ -427,22 +427,6 @@ def suite(row: model.Suite) -> responses.Suite:
     )
 
 
-def deployment(row: model.Route) -> responses.Deployment:
-    return responses.Deployment(
-        id=row.slot,
-        object="model.deployment",
-        slot=row.slot,
-        model_id=row.model_id,
-        digest=row.digest,
-        generation=row.generation,
-        status=row.state,
-        reason=row.reason,
-        served_name=row.served_name,
-        replicas=tuple(replica.replica_id for replica in row.replicas),
-        updated_at=unix(row.updated_at),
-    )
-
-
 def refusal(row: model.Refusal) -> responses.Refusal:
     return responses.Refusal(
         id=f"refusal-{row.id}",

@@ -215,19 +215,6 @@ class Lineage(Approval):
     evaluation: LineageVerdict | None
 
 
-class Deployment(Resource):
-    object: Literal["model.deployment"]
-    slot: str
-    model_id: str
-    digest: str
-    generation: Count
-    status: str
-    reason: str
-    served_name: str
-    replicas: tuple[str, ...]
-    updated_at: Time
-
-
 class Progress(Answer):
     """How far training or the gate is."""
 

@@ -49,6 +49,7 @@ FROZEN = {
     },
     "deployments": {
         "list": "",
+        "history": "slot limit",
         "deploy": "model slot dry_run",
         "rollback": "slot dry_run",
         "remove": "slot dry_run",

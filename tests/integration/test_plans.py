@@ -119,6 +119,7 @@ ALLOWED = {
 MORE_STORES = {
     "gateway": (
         "budgets",
+        "deployments",
         "recent_events",
         "tenants",
         "webhooks.store",

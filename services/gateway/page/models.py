@@ -1,18 +1,15 @@
-"""Models and where they are served: versions with their lineage, deployments, and what may be done with both."""
+"""Models: versions with their lineage, and what may be done with them."""
 
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request
-from fastapi.responses import RedirectResponse, Response, StreamingResponse
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
 
-from schemas.deployment import DeploymentReady
-from schemas.model import DeploymentApproved
-from services.gateway import job_readmodels, readmodels, recent_events
+from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context, Gateway
-from services.gateway.errors import ApiError
-from services.gateway.model import ModelVersion, Route
-from services.gateway.page import ask, lineage, render, streams, swaps
+from services.gateway.model import ModelVersion
+from services.gateway.page import ask, lineage, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, model_view, route_view
 from services.gateway.routes import models
@@ -126,81 +123,4 @@ async def version_stream(
 @router.post("/models/{model_id}/deploy")
 async def deploy(request: Request, sender: Sender, context: Context, model_id: str) -> Response:
     deployment = await models.deploy(sender.principal, context, model_id)
-    return _done(request, f"Deployment to {deployment.slot} asked.")
-
-
-@router.get("/deployments")
-async def deployments(request: Request, visitor: Present, context: Context, after: str = "") -> Response:
-    """Slots by name."""
-    rows, _ = await _routes(visitor, context, after)
-    shown = await _deployments(visitor, context, rows)
-    stream = f"/deployments/stream?after={quote(after, safe='')}"
-    return render.page(request, "deployments.html.jinja", visitor, stream=stream, **shown)
-
-
-async def _routes(visitor: Visitor, context: Gateway, after: str) -> tuple[list[Route], str]:
-    """Return the slots, with one more than are shown, and their version."""
-    tenant, database = visitor.principal.tenant, context.service.database
-    rows = await readmodels.list_routes(database, tenant, after=after, limit=ROWS + 1)
-    return rows, streams.version_of(rows)
-
-
-async def _deployments(visitor: Visitor, context: Gateway, rows: list[Route]) -> dict[str, Any]:
-    tenant, database = visitor.principal.tenant, context.service.database
-    approved, ready = [
-        await recent_events.list_of_type(database, tenant, fact.type, limit=swaps.LOOKED_AT)
-        for fact in (DeploymentApproved, DeploymentReady)
-    ]
-    seconds = swaps.seconds_until_ready(approved, ready)
-    return {
-        "routes": [route_view(row) for row in rows[:ROWS]],
-        "seconds": {row.slot: seconds.get((row.slot, row.generation)) for row in rows[:ROWS]},
-        "next": rows[ROWS - 1].slot if len(rows) > ROWS else None,
-        "now": database.now(),
-    }
-
-
-@router.get("/deployments/stream")
-async def deployments_stream(
-    request: Request, visitor: Present, context: Context, after: str = ""
-) -> StreamingResponse:
-    async def look(last: str) -> streams.Changes:
-        rows, version = await _routes(visitor, context, after)
-        if version == last:
-            return streams.Changes(last)
-        shown = await _deployments(visitor, context, rows)
-        html = render.text("deployments_parts.html.jinja", visitor=visitor, **shown)
-        return streams.Changes(version, (streams.part("deployments", html),))
-
-    return streams.follow(request, context, visitor, look)
-
-
-@router.post("/deployments/{slot:path}/rollback")
-async def rollback(request: Request, sender: Sender, context: Context, slot: str) -> Response:
-    await models.rollback(sender.principal, context, slot)
-    return _done(request, f"Roll-back of {slot} asked.")
-
-
-@router.post("/deployments/{slot:path}/remove")
-async def remove(
-    request: Request,
-    sender: Sender,
-    context: Context,
-    slot: str,
-    name: Annotated[str, Form(max_length=300)] = "",
-) -> Response:
-    """`name`: the slot's, as the person typed it."""
-    await models.deployment(sender.principal, context, slot)
-    if name.strip() != slot:
-        raise ApiError(
-            400, f"name: found {name[:80]!r}, expected {slot!r}", param="name", code="invalid_value"
-        )
-    await models.undeploy(sender.principal, context, slot)
-    return _done(request, f"Removal of {slot} asked. Nothing answers under this name from now on.")
-
-
-def _done(request: Request, message: str) -> Response:
-    if "hx-request" not in request.headers:
-        return RedirectResponse("/deployments", 303, render.HEADERS)
-    html = render.text("answer.html.jinja", message=message)
-    return Response(html, media_type="text/html", headers=render.HEADERS)
+    return render.answer(request, f"Deployment to {deployment.slot} asked.", back="/deployments")

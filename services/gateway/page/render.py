@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.gateway.page import assets, formats, views
@@ -62,3 +62,10 @@ def page(
         "has_scripts": assets.are_scripts_there(),
     }
     return HTMLResponse(text(template, **layout, **values), status, {**HEADERS, **(headers or {})})
+
+
+def answer(request: Request, message: str, *, back: str) -> Response:
+    """Say what a form has asked for: in the page, or without scripts by the page at `back`."""
+    if "hx-request" not in request.headers:
+        return RedirectResponse(back, 303, HEADERS)
+    return HTMLResponse(text("answer.html.jinja", message=message), headers=HEADERS)

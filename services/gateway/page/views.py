@@ -54,6 +54,10 @@ ROUTES: Mapping[str, Badge] = {
     "withdrawn": Badge("withdrawn", "idle", "slashed-ring"),
     "stopped": Badge("stopped", "idle", "slashed-ring"),
 }
+GENERATIONS: Mapping[str, Badge] = {
+    **{state: ROUTES[state] for state in ("ready", "pending", "failed", "withdrawn")},
+    "replaced": Badge("replaced", "idle", "slashed-ring"),
+}
 STAGES: Mapping[str, Badge] = {
     "dev": Badge("dev", "idle", "ring"),
     "staging": Badge("staging", "active", "half-disc"),
@@ -278,14 +282,13 @@ class RouteView:
     slot: str
     badge: Badge
     reason: str
-    answer: responses.Deployment
+    row: model.Route
     updated_at: datetime
 
 
 def route_view(row: model.Route) -> RouteView:
     unknown = Badge(row.state, "idle", "ring")
-    answer = representations.deployment(row)
-    return RouteView(row.slot, ROUTES.get(row.state, unknown), row.reason, answer, row.updated_at)
+    return RouteView(row.slot, ROUTES.get(row.state, unknown), row.reason, row, row.updated_at)
 
 
 @dataclass(frozen=True)

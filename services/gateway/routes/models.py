@@ -12,14 +12,28 @@ from schemas.model import (
     UndeployModel,
 )
 from services.gateway import readmodels, representations
-from services.gateway.deps import LARGE_PAGE, Caller, Context, Gateway, invalid_cursor, page_size
+from services.gateway.deployment_responses import Deployment, DeploymentGeneration
+from services.gateway.deployments import (
+    find_generations,
+    generation_representation,
+    list_generations,
+    representation,
+)
+from services.gateway.deps import (
+    LARGE_PAGE,
+    Caller,
+    Context,
+    Gateway,
+    invalid_cursor,
+    page_size,
+    parse_cursor,
+)
 from services.gateway.errors import ApiError, not_found, unavailable
-from services.gateway.model import ModelVersion
+from services.gateway.model import ModelVersion, Route
 from services.gateway.requests import Deploy, Promote
 from services.gateway.responses import (
     AnyModel,
     DeletedModel,
-    Deployment,
     FineTunedModel,
     Lineage,
     ModelPage,
@@ -92,7 +106,7 @@ async def deploy(caller: Caller, context: Context, name: str, body: Deploy | Non
     route = await readmodels.find_route(context.service.database, caller.tenant, slot)
     if route is None:
         raise unavailable(f"deployment {slot!r} is asked for but not decided yet", code="not_decided_yet")
-    return representations.deployment(route)
+    return (await _represented(context, [route]))[0]
 
 
 @router.post("/models/{name:path}/promote")
@@ -141,7 +155,20 @@ async def deployments(
     routes = await readmodels.list_routes(
         context.service.database, caller.tenant, after=after, limit=size + 1
     )
-    return representations.page([*map(representations.deployment, routes)], size=size)
+    return representations.page(await _represented(context, routes), size=size)
+
+
+@router.get("/deployments/{slot:path}/history")
+async def history(
+    caller: Caller, context: Context, slot: str, after: str | None = None, limit: int = 20
+) -> Page[DeploymentGeneration]:
+    """List what became of each generation of a slot, with the times of its swap, the newest first."""
+    route = await find_route(caller, context, slot)
+    size, before = page_size(limit), parse_cursor(after, "generation", param="after")
+    rows = await list_generations(
+        context.service.database, caller.tenant, slot, before=before, limit=size + 1
+    )
+    return representations.page([generation_representation(row, route.generation) for row in rows], size=size)
 
 
 @router.get("/deployments/{slot:path}")
@@ -178,7 +205,17 @@ async def model_version(caller: Caller, context: Gateway, name: str) -> ModelVer
 
 
 async def _deployment(caller: Caller, context: Gateway, slot: str) -> Deployment:
+    return (await _represented(context, [await find_route(caller, context, slot)]))[0]
+
+
+async def _represented(context: Gateway, routes: list[Route]) -> list[Deployment]:
+    generations = await find_generations(context.service.database, routes)
+    return [representation(route, generations.get(route.slot)) for route in routes]
+
+
+async def find_route(caller: Caller, context: Gateway, slot: str) -> Route:
+    """Return the tenant's slot. Raises ApiError where there is none."""
     route = await readmodels.find_route(context.service.database, caller.tenant, slot)
     if route is None:
         raise not_found("deployment", slot)
-    return representations.deployment(route)
+    return route

@@ -41,6 +41,7 @@ ELSE = [
     ("GET", "/models/{version}"),
     ("POST", "/models/{version}/deploy"),
     ("GET", "/deployments/{model}"),
+    ("GET", "/deployments/{model}/history"),
     ("POST", "/deployments/{model}/rollback"),
     ("DELETE", "/deployments/{model}"),
     ("GET", "/datasets/{dataset}"),

@@ -46,6 +46,7 @@ PAGES = (
         "/models",
         "/models/{version}",
         "/deployments",
+        "/deployments/{slot}/history",
         "/alerts",
         "/jobs/new",
         "/jobs/new?from={running}",
@@ -69,7 +70,7 @@ async def person(world: World, shown: Shown) -> AsyncIterator[httpx.AsyncClient]
 
 
 def address(template: str, shown: Shown) -> str:
-    return template.format(**vars(shown), version=shown.model.model_id)
+    return template.format(**vars(shown), version=shown.model.model_id, slot=shown.served.full_name)
 
 
 class TestPages:
@@ -131,7 +132,7 @@ class TestPages:
         assert f"oom: out of memory at step 10: {HOSTILE}" in unescape(answer.text)
         assert "Continue from its newest checkpoint" in words_of(answer)
 
-    async def test_of_deployments_say_where_they_are_resident_and_how_long_the_swap_took(self, world, person):
+    async def test_of_deployments_say_where_they_are_resident(self, world, person):
         tenant = f"t-{mark()}"
         world.keys[tenant] = await new_key(world, tenant)
         resident, idle = await world.a_version(tenant), await world.a_version(tenant)
@@ -144,7 +145,7 @@ class TestPages:
             await until(lambda: world.state_of(resident.full_name, "ready"), "the first deployment")
             words = words_of(await client.get("/deployments"))
         assert "1 of 2 slots are resident" in words
-        assert len(re.findall(r" 1 (?:1 replica|none now) [0-9]+ (?:ms|s) ", words)) == 2
+        assert len(re.findall(r" 1 (?:1 replica|none now) unknown ", words)) == 2
 
     async def test_of_a_gate_show_each_number_beside_its_base(self, person, shown):
         words = words_of(await person.get(address("/models/{version}/gate", shown)))

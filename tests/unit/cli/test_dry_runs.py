@@ -20,6 +20,7 @@ READING = {
     *("jobs list", "jobs show", "jobs watch", "jobs events", "jobs checkpoints", "jobs compare", "jobs metrics"),
     *("jobs logs", "sweeps list", "sweeps show", "alerts", "costs"),
     *("models list", "models show", "models lineage", "models evaluation", "deployments list"),
+    *("deployments history",),
     *("nodes pools", "nodes list", "nodes history"),
     *("webhooks event-types", "webhooks list", "webhooks deliveries", "events tail", "events list", "events show", "events timeline"),
     *("parked list", "parked show", "relay set-aside", "audit verify"),

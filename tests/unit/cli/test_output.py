@@ -219,7 +219,7 @@ TABLES = {
     ("deployments", "list"): (
         {"GET /deployments": paged(SLOT)},
         [SLOT],
-        ["slot status generation digest reason", "docs ready 2 5e5e5e5e5e5e"],
+        ["slot status generation digest swap reason", "docs ready 2 5e5e5e5e5e5e"],
     ),
     ("data", "list"): (
         {"GET /files": paged(FILE)},
