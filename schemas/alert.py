@@ -1,11 +1,25 @@
-"""run.alerts: what looks wrong with an attempt while it trains, and what a job does about it."""
+"""alert.commands and run.alerts: what looks wrong with an attempt while it trains, what a job does about it, and what
+is muted."""
 
+from datetime import datetime
 from enum import StrEnum
+from operator import not_
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from schemas.base import Attempt, Count, JobId, Message, Spec, SpendingLimit, Step, TenantName
+from schemas.base import (
+    Attempt,
+    Count,
+    JobId,
+    Message,
+    Reference,
+    Spec,
+    SpendingLimit,
+    Step,
+    TenantName,
+    is_none,
+)
 
 
 class AlertRule(StrEnum):
@@ -27,6 +41,12 @@ class AlertRule(StrEnum):
 AlertAction = Literal["off", "notify", "pause", "stop"]
 """What an alert does: nothing, and it is not raised; an event; the event and a pause, as PauseJob; the event and the
 end of the job, as CancelJob. The last two save a checkpoint first."""
+
+
+AlertUnit = Literal[
+    "loss", "gradient_norm", "fraction", "seconds", "bytes", "tokens_per_second", "us_dollars"
+]
+"""What value and limit of an alert are in; a fraction of 1 is all."""
 
 
 class AlertsSpec(Spec):
@@ -74,6 +94,9 @@ class AlertFact(Message):
     step: Step
     message: str
     """What was measured and expected, for people."""
+    is_muted: Annotated[bool, Field(exclude_if=not_)] = False
+    """Whether a person has muted the rule, so that nobody is to be notified. Never of a rule that pauses or stops the
+    job; of what is cleared, whether it was raised so."""
 
 
 class AlertRaised(AlertFact):
@@ -83,7 +106,54 @@ class AlertRaised(AlertFact):
     """Number that the rule went by; None where it is not finite, or there is none."""
     limit: float | None = None
     """Limit that the number passed; None where there is none."""
+    unit: Annotated[AlertUnit | None, Field(exclude_if=is_none)] = None
+    """What both are in. None where there is no number, and in older events."""
 
 
 class AlertCleared(AlertFact):
     """What was raised has passed, or its attempt ends."""
+
+
+class MuteMessage(Message):
+    keyed_by = "tenant"
+    tenant: TenantName
+    rule: AlertRule
+    """The rule that is muted."""
+    job_id: JobId | None = None
+    """The job whose alerts are muted; None: all of the tenant's."""
+
+
+class MuteAlerts(MuteMessage):
+    """Notify nobody of alerts by this rule, until a time or for good.
+
+    They are raised and cleared as before, and the job does about them what it would do.
+    AlertsMuted answers, or CommandRefused. Muted again, the newest command counts.
+    """
+
+    until: AwareDatetime | None = None
+    """When it ends; None: it does not end by itself."""
+    muted_by: Reference
+    """Who asks for it."""
+
+
+class UnmuteAlerts(MuteMessage):
+    """Notify of alerts by this rule again. AlertsUnmuted answers, or CommandRefused."""
+
+    unmuted_by: Reference
+    """Who asks for it."""
+
+
+class AlertsMuted(MuteMessage):
+    """Nobody is notified of alerts by this rule."""
+
+    until: datetime | None
+    """When it ends; None: it does not end by itself."""
+    muted_by: str
+    """Who asked for it."""
+
+
+class AlertsUnmuted(MuteMessage):
+    """A mute was ended before its time. One that ends by its time has no fact."""
+
+    unmuted_by: str
+    """Who asked for it."""

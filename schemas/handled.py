@@ -103,6 +103,8 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         "run.alerts": (
             "AlertRaised",
             "AlertCleared",
+            "AlertsMuted",
+            "AlertsUnmuted",
         ),
         "sweep.events": (
             "SweepSubmitted",
@@ -391,6 +393,10 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
         "sweep.commands": (
             "SubmitSweep",
             "CancelSweep",
+        ),
+        "alert.commands": (
+            "MuteAlerts",
+            "UnmuteAlerts",
         ),
         "cost.commands": ("LimitSpending",),
         "parked.commands": (

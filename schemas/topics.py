@@ -127,6 +127,7 @@ DEPLOYMENT_COMMANDS = Topic(
     (deployment.LoadCandidate, deployment.UnloadCandidate, deployment.UseAdapters),
     retention_days=7,
 )
+ALERT_COMMANDS = Topic("alert.commands", ("gateway", "admin"), (alert.MuteAlerts, alert.UnmuteAlerts))
 COST_COMMANDS = Topic("cost.commands", ("gateway", "admin"), (cost.LimitSpending,))
 ACCESS_COMMANDS = Topic(
     "access.commands",
@@ -277,7 +278,11 @@ DEPLOYMENT_EVENTS = Topic(
         CommandRefused,
     ),
 )
-RUN_ALERTS = Topic("run.alerts", ("tracker",), (alert.AlertRaised, alert.AlertCleared))
+RUN_ALERTS = Topic(
+    "run.alerts",
+    ("tracker",),
+    (alert.AlertRaised, alert.AlertCleared, alert.AlertsMuted, alert.AlertsUnmuted),
+)
 SWEEP_EVENTS = Topic(
     "sweep.events",
     ("tracker",),
@@ -321,6 +326,7 @@ TOPICS: tuple[Topic, ...] = (
     NODE_COMMANDS,
     LEASE_COMMANDS,
     DEPLOYMENT_COMMANDS,
+    ALERT_COMMANDS,
     COST_COMMANDS,
     ACCESS_COMMANDS,
     PARKED_COMMANDS,

@@ -50,7 +50,9 @@ def lines_of(overview: Overview) -> Iterator[str]:
         yield f"  {job['id']} {line(job)}"
     yield f"deployments  {_counted([each['status'] for each in overview.deployments])}"
     if overview.alerts:
-        yield f"alerts       {len(overview.alerts)} open"
+        num_muted = sum(bool(each.get("mute")) for each in overview.alerts)
+        muted = f", {num_muted} of them muted" if num_muted else ""
+        yield f"alerts       {len(overview.alerts)} open{muted}"
     yield f"next         {next_step(overview)}"
 
 

@@ -24,6 +24,13 @@ def parse_time(option: str, text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+def parse_until(option: str, text: str) -> datetime:
+    """RFC 3339 (UTC where it names no offset), or how long from now: `30m`, `8h`, `7d`."""
+    if span := AGO.fullmatch(text):
+        return utc_now() + timedelta(**{UNITS[span[2]]: int(span[1])})
+    return parse_time(option, text)
+
+
 def shown_time(seconds: int | None) -> str:
     """Return a time of the platform's answers in UTC; empty where there is none."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

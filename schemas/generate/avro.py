@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
@@ -18,6 +18,7 @@ _PRIMITIVES: dict[type, str] = {
     float: "double",
     str: "string",
     datetime: "string",
+    AwareDatetime: "string",
     Decimal: "string",
 }
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
 
 from schemas.base import Message, Spec
@@ -79,6 +79,7 @@ def _of_class(name: str, annotation: type) -> Any:
         int: 1,
         float: 0.9,
         datetime: NOON,
+        AwareDatetime: NOON,
         Decimal: Decimal("0.25"),
         str: BY_NAME.get(name, name.replace("_", "-")),
     }

@@ -9,6 +9,7 @@ import httpx
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
+from services.gateway import alerts as gateway_alerts
 from services.gateway import deployments, errors, handlers, page, recent_events, store, usage
 from services.gateway.deps import Gateway
 from services.gateway.middleware import BoundedBody, HttpsOnly, Measured, Traced
@@ -66,6 +67,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     sender = _deliver_webhooks(service, settings)
     for query in store.PRUNED:
         service.prune(query, older_than=settings.timing.history_retention)
+    service.prune(gateway_alerts.PRUNE_MUTES, older_than=settings.timing.history_retention)
     service.prune(deployments.PRUNE_GENERATIONS, older_than=settings.timing.history_retention)
     for query in recent_events.PRUNED:
         service.prune(query, older_than=settings.event_retention)

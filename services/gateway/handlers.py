@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from schemas import access, cost, dataset, evaluation, job, model, node, sweep, training
+from schemas import access, alert, cost, dataset, evaluation, job, model, node, sweep, training
 from schemas.base import CommandRefused, Delayed, FileRef, Message
 from schemas.specification import DatasetSpec, JobSpec
 from schemas.topics import ACCESS_EVENTS, DATASET_EVENTS, TENANT_COMMAND_TYPES
 from services.gateway import (
+    alerts,
     attempt_times,
     budgets,
     copies,
@@ -344,6 +345,8 @@ AWAITED = (
     evaluation.EvalStarted,
     sweep.SweepSubmitted,
     sweep.SweepStopping,
+    alert.AlertsMuted,
+    alert.AlertsUnmuted,
     access.KafkaUserReady,
     access.KafkaUserRemoved,
     dataset.DatasetDeleted,
@@ -379,6 +382,8 @@ CONSEQUENCES: dict[type[Message], Callable[[Any, Unit], Awaitable[None]]] = {
     evaluation.EvalFailed: gate.answered,
     evaluation.EvalInconclusive: gate.answered,
     **dict.fromkeys(deployments.FACTS, deployments.follow),
+    alert.AlertsMuted: alerts.muted,
+    alert.AlertsUnmuted: alerts.unmuted,
 }
 """What follows from an event beside its row in `projections.PROJECTIONS`."""
 

@@ -122,6 +122,8 @@ VERSION_OF_TENANT = """
           WHERE tenant = $1 AND state = ANY ($2)),
         (SELECT max(finished_at) FROM job WHERE tenant = $1),
         (SELECT concat_ws('.', count(*), max(number)) FROM alert WHERE tenant = $1 AND cleared_at IS NULL),
+        (SELECT concat_ws('.', count(*), max(muted_at)) FROM alert_mute
+          WHERE tenant = $1 AND (until IS NULL OR until > now())),
         (SELECT string_agg(xmin::text, ' ' ORDER BY slot) FROM route WHERE tenant = $1),
         (SELECT string_agg(xmin::text, ' ' ORDER BY name) FROM pool))"""
 COUNT_NEWER_JOBS = f"""

@@ -214,7 +214,10 @@ PROJECTIONS: dict[type[Message], Projection] = {
     checkpoint.CheckpointCorrupt: _bundle(state="corrupt"),
     checkpoint.CheckpointExpired: _bundle(state="expired"),
     alert.AlertRaised: into(
-        ALERT, "step", "value", "message", raised_at=sent_at, limit_value=field_of("limit")
+        ALERT,
+        *("step", "value", "unit", "message", "is_muted"),
+        raised_at=sent_at,
+        limit_value=field_of("limit"),
     ),
     alert.AlertCleared: into(RAISED_ALERT, cleared_at=sent_at, cleared_by=field_of("message")),
     sweep.SweepSubmitted: into(SWEEP, "dataset_id", "spec", created_at=field_of("submitted_at")),

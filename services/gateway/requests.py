@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import AwareDatetime, BeforeValidator, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
-from schemas.alert import AlertsSpec
+from schemas.alert import AlertRule, AlertsSpec
 from schemas.base import LABEL, Share, Spec, SpendingLimit
 from schemas.gate import GateSpec
 from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
@@ -167,3 +167,12 @@ class CreateSubscriber(Spec):
     """Lifecycle topics, of all tenants."""
     tenants: Annotated[tuple[UserName, ...], Field(max_length=MAX_READABLE)] = ()
     """Tenants whose own topics of events it reads."""
+
+
+class MuteRule(Spec):
+    rule: AlertRule
+    """The rule that nobody shall be notified by."""
+    job_id: str | None = None
+    """The job whose alerts are muted; null: all of the tenant's."""
+    until: AwareDatetime | None = None
+    """When it ends: RFC 3339 with an offset, or seconds since 1970; null: it does not end by itself."""

@@ -7,8 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import ConfigDict
 
-from schemas.alert import AlertAction, AlertRule
-from schemas.base import BundleRef, Count, Seconds, StartFrom, Step, Value
+from schemas.base import BundleRef, Count, Seconds, StartFrom, Value
 from schemas.evaluation import CheckResult, Evidence
 from schemas.job import StagePlan
 from schemas.node import PoolCapacityChanged
@@ -290,27 +289,6 @@ class DeletedDataset(Resource):
     object: Literal["dataset"]
     deleted: bool
     """False while a job uses its version, and as long as its bytes are being deleted."""
-
-
-class Alert(Resource):
-    object: Literal["alert"]
-    created_at: Time
-    """When it was raised."""
-    cleared_at: Time | None
-    """None while it is open."""
-    job_id: str
-    attempt: Count
-    rule: AlertRule
-    episode: Count
-    """How many times the rule was raised in the attempt, this time included."""
-    step: Step
-    value: float | None
-    limit: float | None
-    action: AlertAction
-    """What the job's `alerts` say of the rule."""
-    message: str
-    cleared_by: str
-    """Why it was cleared; empty while it is open."""
 
 
 class Trial(Answer):

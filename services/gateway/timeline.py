@@ -152,6 +152,12 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     checkpoint.CheckpointExpired: lambda e: ("info", f"checkpoint deleted by retention: {_bundle(e)}"),
     checkpoint.CheckpointOverdue: lambda e: ("warn", f"no checkpoint since step {e.last_step}"),
     alert.AlertRaised: lambda e: ("warn", f"alert {e.rule.value}: {e.message}"),
+    alert.AlertsMuted: lambda e: (
+        "info",
+        f"alert {e.rule.value} muted by {e.muted_by}"
+        + (f" until {e.until:%Y-%m-%d %H:%M:%S} UTC" if e.until else " for good"),
+    ),
+    alert.AlertsUnmuted: lambda e: ("info", f"alert {e.rule.value} unmuted by {e.unmuted_by}"),
     alert.AlertCleared: lambda e: ("info", f"alert {e.rule.value} cleared: {e.message}"),
     sweep.TrialEnded: lambda e: (
         "info",

@@ -18,7 +18,7 @@ from schemas.training import (
     TrainingFailed,
     TrainingStopped,
 )
-from services.tracker import gauges, store, sweep_handlers
+from services.tracker import gauges, mute_handlers, store, sweep_handlers
 from services.tracker.decide import alerts, budget, cost
 from services.tracker.decide.alerts import Seen, Watch
 from services.tracker.decide.cost import AttemptEnded
@@ -149,6 +149,7 @@ async def _save(watch: Watch, seen: Seen, unit: Unit) -> None:
 
 
 async def _save_seen(seen: Seen, unit: Unit) -> None:
+    seen = await mute_handlers.with_mutes(seen, unit)
     look_at = alerts.next_look(seen.watch, now=unit.now)
     await store.save_watch(unit.conn, seen.watch, look_at=look_at)
     await unit.emit(*seen.events)
@@ -218,6 +219,7 @@ def register(service: Service, mirror: Mirror) -> None:
     for end in (JobStopping, TrainingStopped, TrainingCompleted):
         service.on(end, training_over)
 
+    mute_handlers.register(service)
     sweep_handlers.register(service)
     mirror.register(service)
 

@@ -33,7 +33,12 @@ FROZEN = {
         "logs": "job_id attempt node follow",
     },
     "sweeps": {"create": "file dry_run", "list": "limit", "show": "sweep_id", "cancel": "sweep_id dry_run"},
-    "alerts": "job is_open limit",
+    "alerts": {
+        "": "job is_open limit",
+        "mutes": "",
+        "mute": "rule job until dry_run",
+        "unmute": "rule job dry_run",
+    },
     "costs": "by month all_tenants as_csv",
     "models": {
         "register-base": "name source training_template dry_run",
@@ -125,7 +130,11 @@ FROZEN = {
 def surface(command) -> object:
     if isinstance(command, TyperGroup):
         context = typer.Context(command)
-        return {name: surface(command.get_command(context, name)) for name in command.list_commands(context)}
+        own = " ".join(parameter.name for parameter in command.params if parameter.name != "help")
+        without_command = {"": own} if command.invoke_without_command and command.name else {}
+        return without_command | {
+            name: surface(command.get_command(context, name)) for name in command.list_commands(context)
+        }
     return " ".join(parameter.name for parameter in command.params if parameter.name != "help")
 
 

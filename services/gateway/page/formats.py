@@ -6,6 +6,7 @@ from decimal import Decimal
 from math import isfinite
 
 from schemas import numbers
+from schemas.alert import AlertUnit
 from schemas.placement import leases_in_words
 
 UNKNOWN = "unknown"
@@ -89,6 +90,24 @@ def size(num_bytes: int | None) -> str:
     return f"{num_bytes:,} B"
 
 
+def measured(value: float | None, unit: AlertUnit | None) -> str:
+    """Write a number of an alert with its unit."""
+    if value is None:
+        return NONE
+    match unit:
+        case "fraction":
+            return percent(value)
+        case "seconds":
+            return duration(value)
+        case "bytes":
+            return size(round(value))
+        case "tokens_per_second":
+            return speed(value)
+        case "us_dollars":
+            return money(str(value))
+    return loss(value)
+
+
 def money(dollars: Decimal | str | None) -> str:
     return UNKNOWN if dollars is None else numbers.money(Decimal(dollars))
 
@@ -161,6 +180,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     for function in (
         whole, loss, learning_rate, percent, points, tokens, speed, size, money, money_span, duration, span, moment,
         clock, day_and_clock, ago, plural, short, leases_in_words,
+        measured,
     )
 }  # fmt: skip
 """What templates may write numbers with."""

@@ -52,7 +52,7 @@ async def _shown(visitor: Visitor, context: Gateway) -> dict[str, Any]:
     counts = await job_readmodels.count_jobs(database, tenant, JobFilter())
     waiting = await job_readmodels.list_waiting(database, tenant, WAITING, limit=ROWS)
     ended = await listed((*search.GROUPS["succeeded"], *search.GROUPS["failed"]), ENDED, "ended")
-    are_open = AlertFilter(is_open=True)
+    are_open = AlertFilter(is_open=True, is_muted=False)
     open_alerts = await list_alerts(database, tenant, are_open, before=None, limit=ALERTS)
     return {
         "alerts": [alert_view(row) for row in open_alerts],

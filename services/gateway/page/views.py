@@ -7,8 +7,10 @@ from decimal import Decimal
 from statistics import quantiles
 from typing import Literal
 
+from schemas.alert import AlertRule
 from schemas.lifecycle import TERMINAL, JobState
-from services.gateway import alerts, job_responses, model, representations, responses
+from services.gateway import alerts, job_responses, model, representations
+from services.gateway.alert_responses import Alert
 from services.gateway.alerts import AlertRow
 from services.gateway.page import formats
 
@@ -295,13 +297,23 @@ def route_view(row: model.Route) -> RouteView:
 class AlertView:
     badge: Badge
     rule: str
-    answer: responses.Alert
+    answer: Alert
     raised_at: datetime
+    cleared_at: datetime | None
+    muted_until: datetime | None
+    """When its mute ends; None where that does not end by itself, or there is none."""
 
 
 def alert_view(row: AlertRow) -> AlertView:
+    answer = alerts.representation(row)
     badge = Badge("open", "warn", "bolt") if row.cleared_at is None else Badge("passed", "idle", "check")
-    return AlertView(badge, row.rule.value.replace("_", " "), alerts.representation(row), row.raised_at)
+    if row.cleared_at is None and answer.mute is not None:
+        badge = Badge("muted", "idle", "slashed-ring")
+    return AlertView(badge, words_of(row.rule), answer, row.raised_at, row.cleared_at, row.mute_until)
+
+
+def words_of(rule: AlertRule) -> str:
+    return rule.value.replace("_", " ")
 
 
 def _what_cancel_does(row: model.Job) -> str:

@@ -6,7 +6,7 @@ An event says what happened to what; the receiver asks the API for the rest. Ope
 import json
 from datetime import datetime
 
-from schemas import checkpoint, cost, dataset, deployment, evaluation, job, model, sweep
+from schemas import alert, checkpoint, cost, dataset, deployment, evaluation, job, model, sweep
 from schemas.base import CommandRefused, Message
 from services.gateway.timeline import sentence
 from services.gateway.webhooks.model import Event
@@ -17,7 +17,7 @@ OPENAI_PREFIX = "fine_tuning."
 MAX_MESSAGE_CHARACTERS = 1_000
 IDS = (
     *("job_id", "sweep_id", "dataset_id", "model_id", "eval_id"),
-    *("full_name", "fine_tuned_model", "slot", "code"),
+    *("full_name", "fine_tuned_model", "slot", "code", "rule"),
 )
 """Fields of a fact that its event has, too, beside `id` and `message`."""
 
@@ -49,6 +49,8 @@ EVENTS: dict[type[Message], tuple[str, str]] = {
     cost.BudgetReached: ("retune.budget.reached", "job_id"),
     sweep.SweepEnded: ("retune.sweep.ended", "sweep_id"),
     sweep.TrialEnded: ("retune.sweep.trial_ended", "job_id"),
+    alert.AlertRaised: ("retune.alert.raised", "job_id"),
+    alert.AlertCleared: ("retune.alert.cleared", "job_id"),
     CommandRefused: ("retune.command.refused", "subject_id"),
 }
 """Facts that name their tenant: the type of the event, and the field with the id of what it is about."""
@@ -57,8 +59,8 @@ EVENT_TYPES = tuple(sorted(event_type for event_type, _ in EVENTS.values()))
 
 
 def event_of(fact: Message, *, event_id: str, time: datetime) -> Event | None:
-    """Return what endpoints are sent of the fact; None for facts that are no event of webhooks."""
-    if type(fact) not in EVENTS:
+    """Return what endpoints are sent of the fact; None for facts that are no event of webhooks, and what is muted."""
+    if type(fact) not in EVENTS or (isinstance(fact, alert.AlertFact) and fact.is_muted):
         return None
     event_type, id_field = EVENTS[type(fact)]
     subject_id = str(getattr(fact, id_field))

@@ -1,8 +1,8 @@
 """What looks wrong with an attempt: alerts are raised once per episode, and cleared when the condition has passed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from schemas.alert import AlertCleared, AlertRaised, AlertRule, AlertsSpec
@@ -156,6 +156,33 @@ def on_numeric_failure(watch: Watch, message: str) -> Seen:
     return course.seen()
 
 
+def muted(seen: Seen, rules: Collection[AlertRule]) -> Seen:
+    """Mark what is raised by these rules, which are muted, and what is cleared of it.
+
+    A rule that pauses or stops the job is never muted: no job may stop without a notice of the reason.
+    """
+    actions = seen.watch.plan.alerts
+    silenced = {
+        (event.rule, event.episode)
+        for event in seen.events
+        if isinstance(event, AlertRaised)
+        and event.rule in rules
+        and actions.action_of(event.rule) == "notify"
+    }
+    if not silenced:
+        return seen
+    events = tuple(
+        event.model_copy(update={"is_muted": True}) if (event.rule, event.episode) in silenced else event
+        for event in seen.events
+    )
+    still_open = {
+        rule: replace(each, is_muted=each.is_muted or (rule, each.episode) in silenced)
+        for rule, each in seen.watch.signals.open.items()
+    }
+    signals = replace(seen.watch.signals, open=still_open)
+    return Seen(replace(seen.watch, signals=signals), events)
+
+
 class _Course:
     """One decision: a copy of the signals that it changes, and the alerts so far."""
 
@@ -189,11 +216,13 @@ class _Course:
         signals.episodes[rule.value] = episode
         signals.open[rule.value] = Open(episode, signals.step)
         fields = self._fields(rule, episode) | {"message": reading.message}
-        self._events.append(AlertRaised(**fields, value=reading.value, limit=reading.limit))
+        measured = {"value": reading.value, "limit": reading.limit, "unit": reading.unit}
+        self._events.append(AlertRaised(**fields, **measured))
 
     def _clear(self, rule: AlertRule, message: str) -> None:
         if (raised := self.signals.open.pop(rule.value, None)) is not None:
-            self._events.append(AlertCleared(**self._fields(rule, raised.episode), message=message))
+            fields = self._fields(rule, raised.episode) | {"message": message}
+            self._events.append(AlertCleared(**fields, is_muted=raised.is_muted))
 
     def _fields(self, rule: AlertRule, episode: int) -> dict[str, object]:
         watch = self._watch

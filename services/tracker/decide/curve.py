@@ -44,22 +44,22 @@ def loss_spike(signals: Signals, step: StepMetrics) -> Reading | None:
     if not signals.is_warm:
         return None
     base = median(signals.losses[-BASE:])
-    mark(signals.spikes, _is_spike(signals, log_of(step.loss), base))
+    loss = log_of(step.loss)
+    mark(signals.spikes, loss - base >= SPIKE_RISE and exp(loss) >= _spike_limit(signals, base))
     usual = exp(base)
     if newest(signals.spikes, OF) >= MARKS:
         message = f"loss {step.loss:.4g}, usually {usual:.4g} in the {BASE} steps before"
-        return Reading(AlertRule.LOSS_SPIKE, True, message, step.loss, usual)
+        limit = _spike_limit(signals, base)
+        return Reading(AlertRule.LOSS_SPIKE, True, message, step.loss, limit, "loss")
     return _quiet(AlertRule.LOSS_SPIKE, signals.spikes, f"loss {step.loss:.4g}, usually {usual:.4g}")
 
 
-def _is_spike(signals: Signals, loss: float, base: float) -> bool:
-    rise = loss - base
-    if rise < SPIKE_RISE or exp(loss) - exp(base) < signals.smallest_rise / 2:
-        return False
-    if rise < SPIKE_DEVIATIONS * max(noise(signals.losses), SMALLEST_NOISE):
-        return False
+def _spike_limit(signals: Signals, base: float) -> float:
+    """Return the loss from which on a step is an outlier. `base`: logarithm of the usual one."""
+    in_logarithms = max(SPIKE_RISE, SPIKE_DEVIATIONS * max(noise(signals.losses), SMALLEST_NOISE))
     # Losses near zero are spread wide in logarithms, and their outliers are small as they are.
-    return exp(loss) - exp(base) >= SPIKE_DEVIATIONS * spread([exp(each) for each in signals.losses])
+    as_they_are = SPIKE_DEVIATIONS * spread([exp(each) for each in signals.losses])
+    return max(exp(base + in_logarithms), exp(base) + max(signals.smallest_rise / 2, as_they_are))
 
 
 def gradient_explosion(signals: Signals, step: StepMetrics) -> Reading | None:
@@ -67,14 +67,13 @@ def gradient_explosion(signals: Signals, step: StepMetrics) -> Reading | None:
         return None
     base = median(signals.gradients[-BASE:])
     rise = log_of(step.grad_norm) - base
-    is_outlier = rise >= EXPLOSION_RISE and rise >= EXPLOSION_DEVIATIONS * noise(signals.gradients)
-    mark(signals.explosions, is_outlier)
+    limit = max(EXPLOSION_RISE, EXPLOSION_DEVIATIONS * noise(signals.gradients))
+    mark(signals.explosions, rise >= limit)
     usual = exp(base)
     message = f"gradient norm {step.grad_norm:.4g}, usually {usual:.4g}"
     if newest(signals.explosions, OF) >= MARKS:
-        return Reading(
-            AlertRule.GRADIENT_EXPLOSION, True, message, step.grad_norm, usual * exp(EXPLOSION_RISE)
-        )
+        value, highest = step.grad_norm, usual * exp(limit)
+        return Reading(AlertRule.GRADIENT_EXPLOSION, True, message, value, highest, "gradient_norm")
     return _quiet(AlertRule.GRADIENT_EXPLOSION, signals.explosions, message)
 
 
@@ -88,7 +87,7 @@ def not_finite(signals: Signals, step: StepMetrics) -> Reading | None:
     mark(signals.overflows, rise >= OVERFLOW_RISE)
     message = f"gradient norm {step.grad_norm:.4g}, {exp(rise):.3g} times its usual size"
     if newest(signals.overflows, OF) >= MARKS or _runs_away(signals, step, rise):
-        return Reading(AlertRule.NOT_FINITE, True, message, step.grad_norm)
+        return Reading(AlertRule.NOT_FINITE, True, message, step.grad_norm, unit="gradient_norm")
     return _quiet(AlertRule.NOT_FINITE, signals.overflows, message)
 
 
@@ -115,7 +114,7 @@ def divergence(signals: Signals) -> Reading | None:
     signals.above = signals.above + 1 if is_above else 0
     message = f"loss {exp(level):.4g} over {LEVEL} steps, at its best {exp(signals.best):.4g}"
     if signals.above >= DIVERGENCE_STEPS:
-        return Reading(AlertRule.DIVERGENCE, True, message, exp(level), exp(limit))
+        return Reading(AlertRule.DIVERGENCE, True, message, exp(level), exp(limit), "loss")
     return Reading(AlertRule.DIVERGENCE, False, message) if level < (signals.best + limit) / 2 else None
 
 
@@ -146,7 +145,7 @@ def plateau(signals: Signals, *, share_done: float | None) -> Reading | None:
     is_flat = abs(lost) + PLATEAU_ERRORS * error < PLATEAU_FALL
     if not is_flat or _may_be_flat(signals, half[-1], share_done):
         return None
-    return Reading(AlertRule.PLATEAU, True, message, lost, PLATEAU_FALL)
+    return Reading(AlertRule.PLATEAU, True, message, lost, PLATEAU_FALL, "fraction")
 
 
 def _may_be_flat(signals: Signals, level: float, share_done: float | None) -> bool:

@@ -62,7 +62,7 @@ def stall(
         return None
     seconds, limit = silence.total_seconds(), allowed.total_seconds()
     message = f"no step for {seconds:.0f} s after step {signals.step}; at most {limit:.0f} s were expected"
-    return Reading(AlertRule.STALL, True, message, seconds, limit)
+    return Reading(AlertRule.STALL, True, message, seconds, limit, "seconds")
 
 
 def cost_above_plan(
@@ -76,7 +76,9 @@ def cost_above_plan(
         f"{money(projected)} at this speed, of which {money(spent)} are spent; expected {money(expected)}"
     )
     if projected > expected:
-        return Reading(AlertRule.COST_ABOVE_PLAN, True, message, float(projected), float(expected))
+        return Reading(
+            AlertRule.COST_ABOVE_PLAN, True, message, float(projected), float(expected), "us_dollars"
+        )
     if remaining is not None and projected <= BACK_TO_PLAN * expected:
         return Reading(AlertRule.COST_ABOVE_PLAN, False, message)
     return None

@@ -32,7 +32,8 @@ def memory_leak(signals: Signals) -> Reading | None:
     for chosen in (peaks, signals.memory[::-3][LEAK_BLOCKS::-1]):
         if _is_leak(chosen):
             message = f"peak of memory grew from {_gib(chosen[0])} to {_gib(chosen[-1])} without a pause"
-            return Reading(AlertRule.MEMORY_LEAK, True, message, chosen[-1], chosen[0] * (1 + LEAK_GROWTH))
+            limit = chosen[0] * (1 + LEAK_GROWTH)
+            return Reading(AlertRule.MEMORY_LEAK, True, message, chosen[-1], limit, "bytes")
     if peaks[0] == peaks[-1]:
         return Reading(AlertRule.MEMORY_LEAK, False, f"peak of memory stays at {_gib(peaks[-1])}")
     return None
@@ -63,7 +64,9 @@ def low_utilization(signals: Signals, step: StepMetrics) -> Reading | None:
     since = step.time - signals.slow_since if signals.slow_since is not None else timedelta(0)
     if signals.slow_steps >= SLOW_STEPS and since >= SLOW_FOR:
         limit = LOW_SPEED * signals.usual_speed
-        return Reading(AlertRule.LOW_UTILIZATION, True, message, latest, limit)
+        if use is not None and latest >= limit:
+            return Reading(AlertRule.LOW_UTILIZATION, True, message, usage, LOW_USE, "fraction")
+        return Reading(AlertRule.LOW_UTILIZATION, True, message, latest, limit, "tokens_per_second")
     is_enough = latest >= ENOUGH_SPEED * signals.usual_speed and (use is None or usage >= ENOUGH_USE)
     return Reading(AlertRule.LOW_UTILIZATION, False, message) if is_enough and not is_low else None
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from schemas.alert import AlertRule
+from schemas.alert import AlertRule, AlertUnit
 
 
 @dataclass(frozen=True)
@@ -14,3 +14,5 @@ class Reading:
     message: str
     value: float | None = None
     limit: float | None = None
+    unit: AlertUnit | None = None
+    """Unit of value and limit."""

@@ -34,6 +34,8 @@ class Open:
 
     episode: int
     step: int
+    is_muted: bool = False
+    """Whether nobody was notified of it."""
 
 
 @dataclass

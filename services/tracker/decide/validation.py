@@ -39,7 +39,7 @@ def validation_rise(signals: Signals, name: str, step: int, loss: float) -> Read
         and losses[-1] - lowest >= rise
         and is_large
     ):
-        return Reading(AlertRule.VALIDATION_RISE, True, message, loss, exp(lowest + rise))
+        return Reading(AlertRule.VALIDATION_RISE, True, message, loss, exp(lowest + rise), "loss")
     return None
 
 

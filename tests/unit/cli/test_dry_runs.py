@@ -18,7 +18,7 @@ from tests.unit.cli.commandline import CommandLine, paged
 READING = {
     *("data list", "data report", "data excerpts", "data suites"),
     *("jobs list", "jobs show", "jobs watch", "jobs events", "jobs checkpoints", "jobs compare", "jobs metrics"),
-    *("jobs logs", "sweeps list", "sweeps show", "alerts", "costs"),
+    *("jobs logs", "sweeps list", "sweeps show", "alerts mutes", "costs"),
     *("models list", "models show", "models lineage", "models evaluation", "deployments list"),
     *("deployments history",),
     *("nodes pools", "nodes list", "nodes history"),
@@ -41,6 +41,8 @@ ARGUMENTS = {
     "models register-artifact": "ftjob-1 --tenant demo",
     "models register-checkpoint": "ftckpt-ftjob-1-1-10",
     **{f"models {verb}": "ft:tiny:demo:x:1" for verb in ("evaluate", "promote", "archive")},
+    "alerts mute": "loss_spike --job ftjob-1 --until 8h",
+    "alerts unmute": "loss_spike",
     "deployments deploy": "ft:tiny:demo:x:1 --slot x",
     "deployments rollback": "x",
     "deployments remove": "x",

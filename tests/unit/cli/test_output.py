@@ -1,7 +1,6 @@
 """What is printed: for people a table or a sentence, with --json the platform's own answer, and nothing else."""
 
 import json
-import time
 from collections.abc import Callable
 
 import httpx
@@ -139,6 +138,8 @@ ALERT = {
     "job_id": "ftjob-1",
     "rule": "loss_spike",
     "step": 103,
+    "value": 5.0,
+    "limit": None,
     "action": "pause",
     "message": "loss 5, usually 2",
 }
@@ -164,8 +165,8 @@ TABLES = {
         {"GET /alerts": paged(ALERT)},
         [ALERT],
         [
-            "since until rule job step action what",
-            f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(0))} loss_spike ftjob-1 103 pause loss 5, usually 2",
+            "since until rule job step value limit action muted by what",
+            "1970-01-01 00:00:00 loss_spike ftjob-1 103 5 pause loss 5, usually 2",
         ],
     ),
     ("costs", "--by", "pool", "--month", "2026-11"): (

@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 from math import exp
+from statistics import median
 
 import pytest
 
@@ -62,7 +63,7 @@ def cost(price_per_hour: str) -> Reading | None:
 
 
 NUMBERS = {
-    AlertRule.LOSS_SPIKE: (3.0, 1.0, "loss 3, usually 1 in the 32 steps before"),
+    AlertRule.LOSS_SPIKE: (3.0, 1.3, "loss 3, usually 1 in the 32 steps before"),
     AlertRule.GRADIENT_EXPLOSION: (2000.0, 8.0, "gradient norm 2000, usually 1"),
     AlertRule.NOT_FINITE: (2000.0, None, "gradient norm 2000, 2e+03 times its usual size"),
     AlertRule.DIVERGENCE: (exp(1.0), 1.2, "loss 2.718 over 16 steps, at its best 1"),
@@ -84,6 +85,54 @@ NUMBERS = {
         "$90.00 at this speed, of which $30.00 are spent; expected $80.00",
     ),
 }
+
+
+UNITS = {
+    AlertRule.LOSS_SPIKE: "loss",
+    AlertRule.GRADIENT_EXPLOSION: "gradient_norm",
+    AlertRule.NOT_FINITE: "gradient_norm",
+    AlertRule.DIVERGENCE: "loss",
+    AlertRule.PLATEAU: "fraction",
+    AlertRule.MEMORY_LEAK: "bytes",
+    AlertRule.LOW_UTILIZATION: "tokens_per_second",
+    AlertRule.VALIDATION_RISE: "loss",
+    AlertRule.COST_ABOVE_PLAN: "us_dollars",
+}
+
+
+def test_what_is_raised_has_the_unit_of_its_numbers():
+    assert {rule: reading.unit for rule, reading in readings().items() if reading} == UNITS
+
+
+def test_idle_devices_are_measured_by_their_use_where_the_speed_is_as_usual():
+    idle = Signals(
+        losses=[*FLAT],
+        speeds=[1000.0] * 16,
+        uses=[0.2] * 16,
+        usual_speed=1000.0,
+        slow_steps=7,
+        slow_since=NOON - seconds(30),
+    )
+    step = a_step(1, time=NOON, tokens_per_second=1000.0, device_utilization=0.2)
+    reading = machine.low_utilization(idle, step)
+    assert reading is not None
+    assert (reading.value, reading.limit, reading.unit) == (0.2, 0.3, "fraction")
+
+
+def test_the_limit_of_a_spike_is_the_loss_from_which_on_one_is_counted():
+    noisy = [0.1 * (place % 2) for place in range(64)]
+    wide = {"losses": noisy, "start": 1.0}
+    usual = median(noisy[-32:])
+    raised = [
+        curve.loss_spike(Signals(spikes=[True] * 3, **wide), a_step(1, loss=exp(usual) * factor))
+        for factor in (3.0, 1.31)
+    ]
+    assert [reading is not None and reading.is_wrong for reading in raised] == [True, True]
+    limit = raised[0].limit
+    for factor, is_marked in ((0.999, False), (1.001, True)):
+        signals = Signals(**wide)
+        curve.loss_spike(signals, a_step(1, loss=limit * factor))
+        assert signals.spikes == [is_marked]
 
 
 def test_what_is_raised_shows_the_number_its_limit_and_both_in_words():

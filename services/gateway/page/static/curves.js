@@ -184,9 +184,10 @@ class View {
     const { ctx } = chart, { left, top, width, height } = chart.bbox;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
-    ctx.strokeStyle = css("--muted");
     for (const mark of marks) {
-      const { kind } = mark, place = this.placeOf(mark), x = place === null ? -1 : Math.round(chart.valToPos(place, "x", true));
+      const { kind } = mark;
+      ctx.strokeStyle = css(kind === "alert" ? "--warn" : "--muted");
+      const place = this.placeOf(mark), x = place === null ? -1 : Math.round(chart.valToPos(place, "x", true));
       if (x < left || x > left + width) continue;
       ctx.setLineDash(kind === "stopped" ? [4 * devicePixelRatio, 4 * devicePixelRatio] : []);
       ctx.beginPath();
@@ -278,6 +279,9 @@ const redraw = () => views.forEach((view) => { if (view.curve) { view.chart?.des
 
 // What the address says; a number that is none is as if it were not there.
 function restore() {
+  // A page that is about a part of the run shows that part first.
+  const { first, last } = charts.dataset;
+  if (last) Object.assign(state, { first: Number(first), last: Number(last) });
   const [from, to, weight] = ["from", "to", "smooth"].map((name) => (/^\d+(\.\d+)?$/.test(chosen(name) ?? "") ? Number(chosen(name)) : null));
   if (Number.isInteger(from) && Number.isInteger(to) && from < to) Object.assign(state, { first: from, last: to });
   if (weight !== null && weight <= Number(smooth.weight.max)) smooth.weight.value = weight;
