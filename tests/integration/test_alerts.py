@@ -4,13 +4,14 @@ import math
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
-from schemas.alert import AlertRaised
+from schemas.alert import AlertRaised, AlertRule, MuteAlerts, UnmuteAlerts
 from schemas.base import CapacityType, FailureClass
 from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.training import StepMetrics, StepsRecorded, TrainingFailed, TrainingStopped
@@ -96,6 +97,45 @@ async def test_a_spike_is_raised_and_cleared_once_whatever_comes_again(
         TENANT,
     )
     assert (cleared.rule, cleared.episode) == ("loss_spike", 1)
+
+
+async def test_a_muted_rule_is_raised_and_cleared_with_the_mark_and_unmuted_without(
+    voice: Voices, heard: Ear, db, run: str
+):
+    """A mute of the whole tenant would be another test's, too."""
+    command = {"tenant": TENANT, "rule": AlertRule.LOSS_SPIKE, "job_id": run}
+    await voice.say("gateway", MuteAlerts(**command, muted_by="key_1 of tenant demo"))
+    muted = await of_job(heard, run, "AlertsMuted")
+    assert (muted.rule, muted.until, muted.muted_by) == ("loss_spike", None, "key_1 of tenant demo")
+    await voice.say("runner", recorded(run, range(1, 104)))
+    raised = await heard.until(run, "AlertRaised")
+    assert (raised.is_muted, raised.unit) == (True, "loss")
+    assert raised.value > raised.limit > 0
+    await voice.say("gateway", UnmuteAlerts(**command, unmuted_by="key_2 of tenant demo"))
+    unmuted = await of_job(heard, run, "AlertsUnmuted")
+    assert unmuted.unmuted_by == "key_2 of tenant demo"
+    await voice.say("runner", recorded(run, range(104, 141)))
+    await heard.until(run, "AlertRaised", "AlertCleared")
+    assert [each.message.is_muted for each in heard.heard[run]] == [True, True]
+    await voice.say("gateway", UnmuteAlerts(**command, unmuted_by="key_2 of tenant demo"))
+    await until(lambda: is_refused(db, "unknown_mute"), "the refusal")
+
+
+async def of_job(heard: Ear, job_id: str, name: str) -> Any:
+    """The newest fact of the tenant's mutes that names the job."""
+
+    async def newest() -> Any:
+        facts = [each.message for each in heard.heard[TENANT]]
+        mine = [each for each in facts if each.type == name and each.job_id == job_id]
+        return mine[-1] if mine else None
+
+    await until(newest, f"{name} of {job_id}")
+    return await newest()
+
+
+async def is_refused(db: asyncpg.Connection, code: str) -> bool:
+    query = "SELECT EXISTS (SELECT FROM tracker.outbox WHERE type = 'CommandRefused' AND convert_from(value, 'UTF8') LIKE $1)"
+    return bool(await db.fetchval(query, f"%{code}%"))
 
 
 async def test_a_killed_process_neither_forgets_nor_repeats(

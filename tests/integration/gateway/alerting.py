@@ -4,10 +4,13 @@ from schemas.alert import AlertRaised, AlertRule
 from tests.integration.gateway.world import World, until
 
 
-async def raise_alert(world: World, job_id: str, rule: AlertRule = AlertRule.LOSS_SPIKE) -> AlertRaised:
+async def raise_alert(
+    world: World, job_id: str, rule: AlertRule = AlertRule.LOSS_SPIKE, **changes: object
+) -> AlertRaised:
     """Raised in the job's first attempt, and known to the gateway."""
     of_alert = {"job_id": job_id, "tenant": "demo", "attempt": 1, "rule": rule, "episode": 1, "step": 10}
-    raised = AlertRaised(**of_alert, value=9.5, limit=2.0, message="loss 9.5, usually 2")
+    numbers = {"value": 9.5, "limit": 2.0, "message": "loss 9.5, usually 2"}
+    raised = AlertRaised.model_validate(of_alert | numbers | changes)
     await world.voices.say("tracker", raised)
     query = "SELECT true FROM alert WHERE job_id = $1 AND rule = $2"
     await until(lambda: world.db.fetchval(query, job_id, rule.value), f"the alert of {job_id}")

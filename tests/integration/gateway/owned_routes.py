@@ -1,6 +1,7 @@
 """Routes to what a tenant owns, for the tests that keep tenants apart."""
 
-from tests.integration.gateway.world import World, mark
+from schemas.alert import AlertRule, AlertsMuted
+from tests.integration.gateway.world import World, mark, until
 
 ENDPOINT = "/webhook_endpoints/{webhook_endpoint}"
 OF_WEBHOOKS = [
@@ -44,6 +45,7 @@ ELSE = [
     ("GET", "/deployments/{model}/history"),
     ("POST", "/deployments/{model}/rollback"),
     ("DELETE", "/deployments/{model}"),
+    ("DELETE", "/alerts/mutes/{alert_mute}"),
     ("GET", "/datasets/{dataset}"),
     ("GET", "/datasets/{dataset}/report"),
     ("GET", "/datasets/{dataset}/excerpts"),
@@ -72,6 +74,7 @@ LISTS = [
     "/webhook_endpoints",
     "/webhook_endpoints?after={webhook_endpoint}",
     "/alerts?limit=100",
+    "/alerts/mutes",
     "/events?limit=100",
     "/events?after={event}",
     "/sweeps",
@@ -86,6 +89,17 @@ async def a_sweep(world: World) -> dict[str, str]:
     answer = await world.ask("POST", "/sweeps", json=body)
     assert answer.status_code == 200, answer.text
     return {"sweep": answer.json()["id"]}
+
+
+async def a_mute(world: World, job_id: str) -> dict[str, str]:
+    """A mute of the job's alerts by a rule, as the tracker says it."""
+    fact = AlertsMuted(
+        tenant="demo", rule=AlertRule.STALL, job_id=job_id, until=None, muted_by="key_1 of tenant demo"
+    )
+    await world.voices.say("tracker", fact)
+    query = "SELECT true FROM alert_mute WHERE job_id = $1"
+    await until(lambda: world.db.fetchval(query, job_id), "the mute")
+    return {"alert_mute": f"stall:{job_id}"}
 
 
 async def a_webhook(world: World) -> dict[str, str]:

@@ -20,7 +20,7 @@ from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
 from tests.integration.gateway.alerting import raise_alert
-from tests.integration.gateway.owned_routes import ELSE, LISTS, OF_A_JOB, a_sweep, a_webhook
+from tests.integration.gateway.owned_routes import ELSE, LISTS, OF_A_JOB, a_mute, a_sweep, a_webhook
 from tests.integration.gateway.pages import logged_in, words_of
 from tests.integration.gateway.world import ENV, World, digest_of, mark, new_key, until
 
@@ -56,6 +56,7 @@ async def owned(world: World) -> dict[str, str]:
         "dataset": dataset,
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
+        **(await a_mute(world, job)),
         **(await a_webhook(world)),
         **(await a_sweep(world)),
     }

@@ -467,7 +467,7 @@ async def met(stack: Stack) -> AsyncIterator[World]:
     """On a stack whose gateway runs."""
     topics = (
         "job.commands", "dataset.commands", "model.commands", "eval.commands", "tenant.events", "parked.gateway",
-        "deployment.commands", "sweep.commands", "cost.commands",
+        "deployment.commands", "sweep.commands", "cost.commands", "alert.commands",
     )  # fmt: skip
     async with AsyncExitStack() as closing:
         speaking = await closing.enter_async_context(voices(stack))

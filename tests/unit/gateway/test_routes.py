@@ -18,6 +18,7 @@ PARAMETERS = {
     "upload_id": "upload",
     "endpoint_id": "webhook_endpoint",
     "delivery_id": "webhook_delivery",
+    "mute": "alert_mute",
 }
 SAME_FOR_ALL = {"/docs", "/suites", "/webhook_event_types"}
 OF_NO_THING = {"/costs", "/quotas", "/refusals"}
