@@ -12,7 +12,7 @@ from schemas.alert import AlertRule
 from services.gateway import alerts
 from services.gateway.alerts import AlertFilter, AlertRow
 from services.gateway.deps import Context, Gateway, invalid_cursor, parse_cursor
-from services.gateway.errors import not_found
+from services.gateway.errors import ApiError, not_found
 from services.gateway.page import formats, render, streams
 from services.gateway.page.job import AXES, CHARTS, Metric
 from services.gateway.page.sessions import Present, Sender, Visitor
@@ -130,8 +130,11 @@ async def one(request: Request, visitor: Present, context: Context, alert_id: st
 
 async def _find(visitor: Visitor, context: Gateway, alert_id: str) -> AlertRow:
     tenant, database = visitor.principal.tenant, context.service.database
-    this = AlertFilter(number=parse_cursor(alert_id, "alert", param="alert_id"))
-    rows = await alerts.list_alerts(database, tenant, this, before=None, limit=1)
+    try:
+        number = parse_cursor(alert_id, "alert", param="alert_id")
+    except ApiError as error:
+        raise not_found("alert", alert_id) from error
+    rows = await alerts.list_alerts(database, tenant, AlertFilter(number=number), before=None, limit=1)
     if not rows:
         raise not_found("alert", alert_id)
     return rows[0]

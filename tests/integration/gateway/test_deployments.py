@@ -77,7 +77,7 @@ async def the_story(world: World, tenant: str) -> tuple[ModelRegistered, ModelRe
 async def generations(world: World, tenant: str, *, approved: int, withdrawn: int) -> bool:
     counts = await world.db.fetchrow(
         "SELECT count(approved_at) AS approved, count(withdrawn_at) AS withdrawn, count(changed_at) AS all"
-        " FROM slot_generation WHERE tenant = $1",
+        " FROM slot_generation WHERE tenant = $1 AND slot = 'docs'",
         tenant,
     )
     return tuple(counts) == (approved, withdrawn, approved + withdrawn)

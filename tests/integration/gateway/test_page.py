@@ -12,6 +12,7 @@ import pytest
 from schemas.deployment import ReplicaAddress
 from services.gateway import page
 from services.gateway.page.sessions import COOKIE
+from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.pages import (
     HOSTILE,
     HTML,
@@ -284,6 +285,10 @@ class TestForms:
         assert "checkpoint" in words_of_part(answer)
 
 
+async def newest_alert(world: World, job_id: str) -> str:
+    return f"alert-{await world.db.fetchval('SELECT max(number) FROM alert WHERE job_id = $1', job_id)}"
+
+
 def words_of_part(answer: httpx.Response) -> str:
     assert answer.text.startswith("<p")
     return re.sub(r"<[^>]*>", "", answer.text)
@@ -319,6 +324,8 @@ class TestTenantsAreApart:
         own = {"job_id": shown.running, "model_id": shown.model.model_id, "slot": shown.served.full_name}
         own |= {"dataset_id": shown.dataset, "sweep_id": shown.sweep}
         own |= {"checkpoint": f"ftckpt-{shown.running}-1-10"}
+        await raise_alert(world, shown.running)
+        own |= {"alert_id": await newest_alert(world, shown.running)}
         own |= {"endpoint_id": shown.webhook, "delivery_id": "whd_0000"}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
