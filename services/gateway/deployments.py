@@ -45,14 +45,7 @@ class Generation(Row):
         return "pending" if self.generation >= newest else "replaced"
 
 
-GENERATION = Table(
-    "slot_generation",
-    ("tenant", "slot", "generation"),
-    merged={
-        "ready_at": "coalesce(slot_generation.ready_at, EXCLUDED.ready_at)",
-        "swap": "coalesce(slot_generation.swap, EXCLUDED.swap)",
-    },
-)
+GENERATION = Table("slot_generation", ("tenant", "slot", "generation"))
 # What a release before sends has no swap, and neither has a version that is loaded again: of a generation whose
 # approval was heard, the first of these facts counts.
 NOT_READY_YET = Table(
