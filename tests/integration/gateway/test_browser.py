@@ -259,31 +259,34 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
         assert not [url for url in asked if f"/jobs/{shown.running}/curve" in url]
 
 
-async def an_alert(world, shown):
-    """The page of an alert about a spike at step 1,500, whose job has steps up to 2,000."""
-    raised = await raise_alert(world, shown.running, step=1500, value=9.5, limit=2.5, unit="loss")
+async def an_alert(world, job_id, step, **changes):
+    """The page of an alert about a spike."""
+    raised = await raise_alert(world, job_id, step=step, limit=2.5, unit="loss", **changes)
     query = "SELECT number FROM alert WHERE job_id = $1 AND rule = $2"
     return f"/alerts/alert-{await world.db.fetchval(query, raised.job_id, raised.rule.value)}"
 
 
 async def test_the_curve_round_an_alert_is_drawn_and_its_rule_is_muted(world, shown, chromium):
-    path = await an_alert(world, shown)
-    async with browser.visiting(chromium, world) as page:
-        await page.goto(path)
+    tenant = f"t-{mark()}"
+    world.keys[tenant] = await new_key(world, tenant)
+    job_id = await world.a_running_job(tenant)
+    await add_steps(world, job_id, 300)
+    async with browser.visiting(chromium, world, tenant=tenant) as page:
+        await page.goto(await an_alert(world, job_id, 200, tenant=tenant))
         chart = page.locator("[data-metric=loss]")
         await expect(chart.locator("canvas")).to_be_visible()
         await chart.locator(".plot").focus()
-        for key, step in (("Home", "1,400"), ("End", "1,600")):
+        for key, step in (("Home", "100"), ("End", "300")):
             await page.keyboard.press(key)
             await expect(chart.locator("[data-value]")).to_contain_text(f"at step {step}")
         await page.get_by_role("button", name="Mute…").click()
         await page.locator("dialog[open] select[name=hours]").select_option(label="1 day")
         await page.get_by_role("button", name="Mute", exact=True).click()
-        command = await world.heard("demo", "MuteAlerts")
-        assert (command.message.rule, command.message.job_id) == ("loss_spike", shown.running)
+        command = await world.heard(tenant, "MuteAlerts")
+        assert (command.message.rule, command.message.job_id) == ("loss_spike", job_id)
         fact = AlertsMuted.model_validate(command.message.model_dump())
         await world.voices.say("tracker", fact, causation_id=command.envelope.id)
-        await expect(page.locator("#answer")).to_contain_text(f"loss spike of {shown.running} is muted until")
+        await expect(page.locator("#answer")).to_contain_text(f"loss spike of {job_id} is muted until")
         await expect(page.locator("#alert")).to_contain_text(f"muted by {command.message.muted_by} until")
         await expect(page.get_by_role("button", name="Unmute")).to_be_visible()
 
@@ -457,7 +460,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         "/deployments",
         f"/deployments/{shown.served.full_name}/history",
         "/alerts",
-        await an_alert(world, shown),
+        await an_alert(world, shown.running, 1500),
         f"/jobs/new?from={shown.running}",
         f"/compare?runs={shown.running},{shown.gated}",
         "/datasets",

@@ -169,14 +169,16 @@ async def test_what_is_asked_wrongly_names_the_field(world, tenant, body, param)
 
 
 async def test_another_tenants_jobs_and_mutes_do_not_exist(world, tenant):
-    job_id = await world.a_running_job("demo")
-    await muted(world, "demo", job_id=job_id, rule="plateau")
+    owner = f"t-{mark()}"
+    world.keys[owner] = await new_key(world, owner)
+    job_id = await world.a_running_job(owner)
+    await muted(world, owner, job_id=job_id, rule="plateau")
     answer = await world.ask("POST", "/alerts/mutes", tenant=tenant, json={"rule": "stall", "job_id": job_id})
     assert answer.status_code == 404
     assert (await world.ask("DELETE", f"/alerts/mutes/plateau:{job_id}", tenant=tenant)).status_code == 404
     assert (await world.ask("DELETE", "/alerts/mutes/nothing", tenant=tenant)).status_code == 404
     assert (await world.ask("GET", "/alerts/mutes", tenant=tenant)).json()["data"] == []
-    fact = await raised(world, "demo", job_id, rule=AlertRule.PLATEAU)
+    fact = await raised(world, owner, job_id, rule=AlertRule.PLATEAU)
     number = await world.db.fetchval("SELECT number FROM alert WHERE job_id = $1", fact.job_id)
     async with logged_in(world, tenant) as client:
         assert (await client.get(f"/alerts/alert-{number}")).status_code == 404
