@@ -15,3 +15,10 @@ async def raise_alert(
     query = "SELECT true FROM alert WHERE job_id = $1 AND rule = $2"
     await until(lambda: world.db.fetchval(query, job_id, rule.value), f"the alert of {job_id}")
     return raised
+
+
+async def page_of_an_alert(world: World, job_id: str, step: int, **changes: object) -> str:
+    """Address of the page of an alert about a spike."""
+    raised = await raise_alert(world, job_id, step=step, limit=2.5, unit="loss", **changes)
+    query = "SELECT number FROM alert WHERE job_id = $1 AND rule = $2"
+    return f"/alerts/alert-{await world.db.fetchval(query, raised.job_id, raised.rule.value)}"

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from deploy.local.cache import cache_folder
-from schemas.alert import AlertsMuted
 from schemas.job import JobFailed, JobRunning
 from schemas.training import StepsRecorded, StepValidated
 from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
-from tests.integration.gateway.alerting import raise_alert
+from tests.integration.gateway.alerting import page_of_an_alert
 from tests.integration.gateway.cost_rows import add_costs
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
 from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
@@ -259,38 +258,6 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
         assert not [url for url in asked if f"/jobs/{shown.running}/curve" in url]
 
 
-async def an_alert(world, job_id, step, **changes):
-    """The page of an alert about a spike."""
-    raised = await raise_alert(world, job_id, step=step, limit=2.5, unit="loss", **changes)
-    query = "SELECT number FROM alert WHERE job_id = $1 AND rule = $2"
-    return f"/alerts/alert-{await world.db.fetchval(query, raised.job_id, raised.rule.value)}"
-
-
-async def test_the_curve_round_an_alert_is_drawn_and_its_rule_is_muted(world, shown, chromium):
-    tenant = f"t-{mark()}"
-    world.keys[tenant] = await new_key(world, tenant)
-    job_id = await world.a_running_job(tenant)
-    await add_steps(world, job_id, 300)
-    async with browser.visiting(chromium, world, tenant=tenant) as page:
-        await page.goto(await an_alert(world, job_id, 200, tenant=tenant))
-        chart = page.locator("[data-metric=loss]")
-        await expect(chart.locator("canvas")).to_be_visible()
-        await chart.locator(".plot").focus()
-        for key, step in (("Home", "100"), ("End", "300")):
-            await page.keyboard.press(key)
-            await expect(chart.locator("[data-value]")).to_contain_text(f"at step {step}")
-        await page.get_by_role("button", name="Mute…").click()
-        await page.locator("dialog[open] select[name=hours]").select_option(label="1 day")
-        await page.get_by_role("button", name="Mute", exact=True).click()
-        command = await world.heard(tenant, "MuteAlerts")
-        assert (command.message.rule, command.message.job_id) == ("loss_spike", job_id)
-        fact = AlertsMuted.model_validate(command.message.model_dump())
-        await world.voices.say("tracker", fact, causation_id=command.envelope.id)
-        await expect(page.locator("#answer")).to_contain_text(f"loss spike of {job_id} is muted until")
-        await expect(page.locator("#alert")).to_contain_text(f"muted by {command.message.muted_by} until")
-        await expect(page.get_by_role("button", name="Unmute")).to_be_visible()
-
-
 async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromium, replica):
     """What a model writes is text, a side that fails says why, and to stop reaches the engine."""
     version, tuned, base = await world.a_version(), await replica("stream"), await replica("stream")
@@ -460,7 +427,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         "/deployments",
         f"/deployments/{shown.served.full_name}/history",
         "/alerts",
-        await an_alert(world, shown.running, 1500),
+        await page_of_an_alert(world, shown.running, 1500),
         f"/jobs/new?from={shown.running}",
         f"/compare?runs={shown.running},{shown.gated}",
         "/datasets",
