@@ -2,7 +2,7 @@
 that it answers by POST beside them."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,26 +60,38 @@ def asgi_app(
     *,
     lifespan: Callable[[], AbstractAsyncContextManager[None]],
     routes: Mapping[str, Route] | None = None,
+    nodes_port: int | None = None,
 ) -> Asgi:
+    """nodes_port: port of a listener at which `routes` are answered and nothing else."""
     metrics, routes = metrics_app(), routes or {}
-    known = [*ROUTES, *routes]
 
     async def app(scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:
         if scope["type"] == "lifespan":
             await _live(lifespan, receive, send)
+        elif scope["path"] in routes:
+            await _post(routes[scope["path"]], scope, receive, send)
+        elif _came_by(scope, nodes_port):
+            await _refuse_path(scope, [*routes], send)
         elif scope["path"] == "/livez":
             await _answer(send, 200, {"alive": True})
         elif scope["path"] == "/healthz":
             await _answer(send, *probe.answer())
         elif scope["path"].rstrip("/") == "/metrics":
             await metrics(scope, receive, send)
-        elif scope["path"] in routes:
-            await _post(routes[scope["path"]], scope, receive, send)
         else:
-            there = f"{', '.join(known[:-1])} and {known[-1]}"
-            await _answer(send, 404, {"error": f"no route {scope['path']}; there are {there}"})
+            await _refuse_path(scope, [*ROUTES, *routes], send)
 
     return app
+
+
+def _came_by(scope: dict[str, Any], port: int | None) -> bool:
+    """Return whether the request came by the listener at this port, whatever address it names."""
+    return port is not None and scope["server"][1] == port
+
+
+async def _refuse_path(scope: dict[str, Any], known: Sequence[str], send: Asgi) -> None:
+    there = " and ".join(filter(None, (", ".join(known[:-1]), *known[-1:]))) or "none"
+    await _answer(send, 404, {"error": f"no route {scope['path']}; there are {there}"})
 
 
 async def _post(route: Route, scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:

@@ -1,5 +1,6 @@
 """The HTTP server of a service. At a stop it takes no new requests, and those under way have some time to end."""
 
+import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,8 +9,11 @@ from typing import Any
 import uvicorn
 
 from shared.confinement import keep_memory_private
-from shared.settings import ServiceSettings
+from shared.log import get_logger
+from shared.settings import Address, ServiceSettings
 from shared.slow_clients import PacedConnection
+
+log = get_logger(__name__)
 
 START_FAILED = 3
 """Exit code of a failed start, as in uvicorn."""
@@ -21,11 +25,43 @@ STOP_SECONDS = 8
 
 
 class Server(uvicorn.Server):
-    """A server that notifies the application first; uvicorn's waits for open connections before its lifespan ends."""
+    """A server that notifies the application first; uvicorn's waits for open connections before its lifespan ends.
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+    It may have a second listener, whose connections are those of the first in all else.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, on_stop: Callable[[], None], second: Address | None = None
+    ) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._second = second
+
+    async def startup(self, *arguments: Any, **options: Any) -> None:
+        await super().startup(*arguments, **options)
+        if self._second is not None:
+            await self._listen(self._second)
+
+    async def _listen(self, address: Address) -> None:
+        config = self.config
+        try:
+            listener = await asyncio.get_running_loop().create_server(
+                self._connection,
+                host=address.host,
+                port=address.port,
+                ssl=config.ssl,
+                backlog=config.backlog,
+            )
+        except OSError as error:
+            log.error("cannot listen for nodes", host=address.host, port=address.port, error=str(error))  # noqa: TRY400
+            await self.lifespan.shutdown()
+            sys.exit(START_FAILED)
+        self.servers.append(listener)
+
+    def _connection(self) -> asyncio.Protocol:
+        return PacedConnection(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     async def shutdown(self, *arguments: Any, **options: Any) -> None:
         self._on_stop()
@@ -51,7 +87,7 @@ def serve(app: Any, settings: ServiceSettings, *, on_stop: Callable[[], None] = 
         ssl_certfile=settings.tls.cert_file,
         ssl_keyfile=settings.tls.key_file,
     )
-    server = Server(config, on_stop)
+    server = Server(config, on_stop, settings.listener_of_nodes)
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

@@ -292,7 +292,11 @@ class Service:
         """Serve until SIGTERM or SIGINT."""
         configure_logging(self.name)
         configure_telemetry(self.name)
-        serve(asgi_app(self.probe, lifespan=self.running, routes=self._routes), self.settings)
+        nodes = self.settings.listener_of_nodes
+        app = asgi_app(
+            self.probe, lifespan=self.running, routes=self._routes, nodes_port=nodes.port if nodes else None
+        )
+        serve(app, self.settings)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

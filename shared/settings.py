@@ -1,5 +1,6 @@
 """Settings that every service reads from its environment once, at start. Each subclass sets its prefix."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Self
 
@@ -53,6 +54,14 @@ class Timing(BaseSettings):
         return self
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a listener listens."""
+
+    host: str
+    port: int
+
+
 class ServiceSettings(BaseSettings):
     """Settings without a default for an address or a secret; a missing variable stops the process with its name."""
 
@@ -82,3 +91,37 @@ class ServiceSettings(BaseSettings):
         name = f"{self.model_config['env_prefix']}S3_ENDPOINT"
         require_https(self.tls.ca_file, **{name: self.s3_endpoint})
         return self
+
+    @property
+    def listener_of_nodes(self) -> Address | None:
+        """Where what nodes ask for is answered, and nothing else; None where no listener is for them alone."""
+        return None
+
+
+class NodeServiceSettings(ServiceSettings):
+    """Settings of a service that nodes ask."""
+
+    nodes_host: str = ""
+    """Address of this machine at which the listener for nodes listens. Empty: `http_host`."""
+    nodes_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Port of a listener for nodes, which answers what nodes ask for and has neither `/metrics` nor `/healthz`. The
+    service's own listener answers nodes too. None: nodes have no listener of their own."""
+    nodes_s3_endpoint: str = ""
+    """Address at which nodes reach S3. Empty: `s3_endpoint`."""
+
+    @model_validator(mode="after")
+    def _require_what_nodes_reach(self) -> Self:
+        prefix = self.model_config["env_prefix"]
+        require_https(self.tls.ca_file, **{f"{prefix}NODES_S3_ENDPOINT": self.nodes_s3_endpoint})
+        # A connection's port is all that shows by which listener it came.
+        if self.nodes_port == self.http_port:
+            raise ValueError(
+                f"nodes_port: found {self.nodes_port}, which is http_port, expected another port"
+            )
+        return self
+
+    @property
+    def listener_of_nodes(self) -> Address | None:
+        return (
+            None if self.nodes_port is None else Address(self.nodes_host or self.http_host, self.nodes_port)
+        )

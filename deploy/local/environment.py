@@ -16,6 +16,7 @@ from deploy.local.state import LOOPBACK, State
 from shared.files import write_whole
 from shared.tls import CA_FILE, CERT_FILE
 
+ASKED_BY_NODES = ("trainer_agent", "serving_controller", "evaluator")
 HAVE_SCRATCH = ("ingest", "evaluator", "registry", "serving_controller", "gateway")
 POOLS = Path(__file__).with_name("pools.toml")
 NODES_AT_WORK = 2
@@ -24,6 +25,11 @@ NODES_AT_WORK = 2
 
 def process_name(service: str, instance: int = 0) -> str:
     return service if instance == 0 else f"{service}-{instance}"
+
+
+def nodes_listener(process: str) -> str:
+    """Name of the port at which nodes ask this process."""
+    return f"{process}-for-nodes"
 
 
 def service_env(state: State, service: str, tenant: str, instance: int = 0) -> dict[str, str]:
@@ -37,6 +43,8 @@ def service_env(state: State, service: str, tenant: str, instance: int = 0) -> d
         "INSTANCE": str(instance),
         **_own(state, service, tenant),
     }
+    if service in ASKED_BY_NODES:
+        settings["NODES_PORT"] = str(state.port(nodes_listener(process_name(service, instance))))
     if service in HAVE_SCRATCH:
         settings["SCRATCH_DIR"] = str(files.folder(state.root / "scratch" / process_name(service, instance)))
     return {f"{prefix}_{name}": value for name, value in settings.items()} | _tls(
@@ -135,8 +143,8 @@ def threads_of_a_process() -> int:
 def runner_env(state: State) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(threads_of_a_process())}
     urls = {
-        f"{service.upper()}_URL": f"{state.scheme}://{LOOPBACK}:{state.port(service)}"
-        for service in ("trainer_agent", "serving_controller", "evaluator")
+        f"{service.upper()}_URL": f"{state.scheme}://{LOOPBACK}:{state.port(nodes_listener(service))}"
+        for service in ASKED_BY_NODES
     }
     settings = {**_kafka(state, RUNNER), **urls, **threads}
     return {f"RUNNER_{name}": value for name, value in settings.items()} | _authority(state)

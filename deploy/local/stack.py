@@ -20,7 +20,7 @@ from deploy.bootstrap.site import BUCKET, Credentials
 from deploy.local import environment, kafka, postgres, s3
 from deploy.local.binaries import Binaries, binaries
 from deploy.local.certificates import renew_authority
-from deploy.local.environment import process_name
+from deploy.local.environment import ASKED_BY_NODES, nodes_listener, process_name
 from deploy.local.errors import StackError, end_of
 from deploy.local.network import answers_ok
 from deploy.local.settings import REPOSITORY
@@ -217,7 +217,8 @@ class Stack:
         self._is_open = True
         await _end_left_behind(self.state)
         self._enter("starting")
-        for port in ("kafka", "kafka-controller", "postgres", "s3", *self.services):
+        for_nodes = [nodes_listener(name) for name in self.services if name in ASKED_BY_NODES]
+        for port in ("kafka", "kafka-controller", "postgres", "s3", *self.services, *for_nodes):
             self.state.require_port(port)
         if self._tls or self.state.ca_file:
             renew_authority(self.state.root / CERTIFICATES, now=utc_now())

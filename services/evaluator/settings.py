@@ -14,11 +14,10 @@ from services.evaluator.gates.sizes import MIN_CONSISTENT_PAIRS
 from shared.cores import usable_cores
 from shared.device import Device
 from shared.device_leases.holder import DeviceLeases
-from shared.settings import ServiceSettings
-from shared.tls import require_https
+from shared.settings import NodeServiceSettings
 
 
-class Settings(ServiceSettings):
+class Settings(NodeServiceSettings):
     model_config = SettingsConfigDict(env_prefix="EVALUATOR_", frozen=True)
 
     scratch_dir: Path
@@ -38,8 +37,6 @@ class Settings(ServiceSettings):
     device_name: str = ""
     """Product name of the devices on which is scored, as `nvidia-smi --query-gpu=name` has it; what is measured on
     another product is not compared. Empty: that of this machine's device; with `on_nodes` it must be named."""
-    nodes_s3_endpoint: str = ""
-    """Address at which nodes of scoring reach S3. Empty: `s3_endpoint`."""
     lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(minutes=5)
     """How long scoring outlives the last lease of its device that was confirmed; it is extended five times within
     it."""
@@ -96,7 +93,6 @@ class Settings(ServiceSettings):
 
     @model_validator(mode="after")
     def _requires_what_nodes_need(self) -> Self:
-        require_https(self.tls.ca_file, EVALUATOR_NODES_S3_ENDPOINT=self.nodes_s3_endpoint)
         needed = {"pool": self.pool, "device_name": self.device_name}
         missing = [name for name, value in needed.items() if not value]
         if self.on_nodes and missing:

@@ -10,11 +10,11 @@ from pydantic_settings import SettingsConfigDict
 from services.serving_controller.clients.local import LOOPBACK, Engine
 from services.serving_controller.decide.pools import Policy
 from shared.device_leases.holder import DeviceLeases
-from shared.settings import ServiceSettings
-from shared.tls import CA_FILE, CERT_FILE, require_https
+from shared.settings import NodeServiceSettings
+from shared.tls import CA_FILE, CERT_FILE
 
 
-class Settings(ServiceSettings):
+class Settings(NodeServiceSettings):
     model_config = SettingsConfigDict(env_prefix="SERVING_CONTROLLER_", frozen=True)
 
     scratch_dir: Path
@@ -29,8 +29,6 @@ class Settings(ServiceSettings):
     on_nodes: bool = False
     """Run each replica on a node of `pool`, which is of another backend than the provisioner's machine. Else they are
     processes of this machine, and so must the devices of `pool` be."""
-    nodes_s3_endpoint: str = ""
-    """Address at which nodes of replicas reach S3. Empty: `s3_endpoint`."""
     devices_per_replica: PositiveInt = 1
     """Devices over which vLLM shares a replica's model (its `--tensor-parallel-size`)."""
     lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(hours=1)
@@ -87,8 +85,6 @@ class Settings(ServiceSettings):
     @model_validator(mode="after")
     def _require_certificate(self) -> Self:
         """Nodes refuse to report in plain text."""
-        name = "SERVING_CONTROLLER_NODES_S3_ENDPOINT"
-        require_https(self.tls.ca_file, **{name: self.nodes_s3_endpoint})
         if self.on_nodes and self.tls.ca_file and not self.tls.cert_file:
             raise ValueError(
                 f"{CERT_FILE}: found nothing, expected a file because {CA_FILE} and on_nodes are set"

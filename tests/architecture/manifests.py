@@ -41,6 +41,16 @@ def of_kind(kind: str, folder: Path = BASE) -> dict[str, Manifest]:
     return {each["metadata"]["name"]: each for each in resources(folder) if each["kind"] == kind}
 
 
+def nodes_ports() -> dict[str, int]:
+    """Ports of the listeners for nodes, by service."""
+    environments = {service_of(each): own_environment(each) for each in of_kind("StatefulSet").values()}
+    return {
+        name: int(variables[setting])
+        for name, variables in environments.items()
+        if (setting := f"{name.upper()}_NODES_PORT") in variables
+    }
+
+
 def workloads() -> dict[str, Manifest]:
     """What has pods, by its name: services, the two jobs, the S3 server."""
     return {

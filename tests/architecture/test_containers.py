@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings
 
 from deploy.local import stack as launcher
 from deploy.local.binaries import VERSITYGW
+from deploy.local.environment import ASKED_BY_NODES
 from deploy.local.jars import LOCK, locked_jars
 from schemas.topics import SERVICES
 from services.trainer_agent.runner.settings import Settings as RunnerSettings
@@ -116,9 +117,9 @@ def test_no_two_services_of_one_network_share_a_port():
         value
         for name in SERVICES
         for variable, value in resolved(services()[name]).items()
-        if variable.endswith("_HTTP_PORT")
+        if variable.endswith(("_HTTP_PORT", "_NODES_PORT"))
     ]
-    assert len(ports) == len(set(ports)) == len(SERVICES)
+    assert len(ports) == len(set(ports)) == len(SERVICES) + len(ASKED_BY_NODES)
 
 
 def test_gateway_and_replicas_see_each_other():

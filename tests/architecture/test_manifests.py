@@ -27,6 +27,7 @@ from tests.architecture.manifests import (
     documents,
     environment,
     kustomization,
+    nodes_ports,
     of_kind,
     own_environment,
     pod,
@@ -177,11 +178,18 @@ class TestServices:
 class TestPorts:
     @pytest.mark.parametrize("name", SERVICES)
     def test_it_is_the_one_of_the_settings(self, name: str):
-        port = int(own_environment(BY_SERVICE[name])[f"{name.upper()}_HTTP_PORT"])
-        assert container(BY_SERVICE[name])["ports"] == [{"name": "http", "containerPort": port}]
+        variables = own_environment(BY_SERVICE[name])
+        ports = {"http": int(variables[f"{name.upper()}_HTTP_PORT"])}
+        if name in nodes_ports():
+            ports["nodes"] = nodes_ports()[name]
+        assert container(BY_SERVICE[name])["ports"] == [
+            {"name": listener, "containerPort": port} for listener, port in ports.items()
+        ]
         spec = of_kind("Service")[name.replace("_", "-")]["spec"]
-        assert spec["ports"] == [{"name": "http", "port": port, "targetPort": "http"}]
-        assert own_environment(BY_SERVICE[name])[f"{name.upper()}_HTTP_HOST"] == "0.0.0.0"
+        assert spec["ports"] == [
+            {"name": listener, "port": port, "targetPort": listener} for listener, port in ports.items()
+        ]
+        assert variables[f"{name.upper()}_HTTP_HOST"] == "0.0.0.0"
 
     def test_the_suites_are_registered_at_the_gateway(self):
         suites = environment(of_kind("Job")["suites"])
@@ -384,26 +392,6 @@ class TestParts:
             if not re.match(r"v1$|(apps|batch|policy|networking\.k8s\.io)/", each["apiVersion"])
         }
         assert groups == FILES
-
-
-class TestNetwork:
-    def test_a_policy_names_services_that_there_are(self):
-        policies = of_kind("NetworkPolicy", COMPONENTS / "network")
-        named = set(re.findall(r"'retune/service', 'operator': 'In', 'values': \[(.*?)\]", str(policies)))
-        values = {word.strip("' ") for group in named for word in group.split(",")}
-        assert values
-        assert values <= set(SERVICES)
-        chosen = {
-            policy["spec"]["podSelector"]["matchLabels"]["retune/service"]
-            for policy in policies.values()
-            if "retune/service" in policy["spec"]["podSelector"].get("matchLabels", {})
-        }
-        assert chosen == {"gateway", "serving_controller", "trainer_agent", "evaluator"}
-
-    def test_ports_are_those_of_the_parts(self):
-        policies = str(of_kind("NetworkPolicy", COMPONENTS / "network"))
-        ports = set(re.findall(r"'port': (\d+)", policies))
-        assert ports == {"9092", "5432", "7070", "8004", "8006", "8008", "53"}
 
 
 class TestScaling:

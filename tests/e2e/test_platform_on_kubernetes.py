@@ -13,7 +13,7 @@ from deploy.bootstrap.settings import variable
 from deploy.bootstrap.site import KAFKA_SUPER_USER, POSTGRES_SUPER_USER, S3_ROOT
 from deploy.kubernetes.cluster import NAMESPACE, KubernetesCluster
 from deploy.kubernetes.passwords import NAMESPACE as PLATFORM
-from deploy.local.environment import runner_env, threads_of_a_process
+from deploy.local.environment import nodes_listener, runner_env, threads_of_a_process
 from deploy.local.errors import MissingPart
 from deploy.local.site import site
 from deploy.local.stack import Stack
@@ -198,11 +198,18 @@ def _of_this_machine(stateful_set: Manifest, stack: Stack) -> Manifest:
     port, place = stack.state.port(name), "/spec/template/spec/containers/0"
     variables = [entry["name"] for entry in container(stateful_set)["env"]]
     values = {f"{name.upper()}_HTTP_HOST": LOOPBACK, f"{name.upper()}_HTTP_PORT": str(port)}
+    ports = [port]
+    if f"{name.upper()}_NODES_PORT" in variables:
+        ports.append(stack.state.port(nodes_listener(name)))
+        values[f"{name.upper()}_NODES_PORT"] = str(ports[-1])
     patch = [
         {"op": "replace", "path": f"{place}/env/{variables.index(variable)}/value", "value": value}
         for variable, value in values.items()
     ]
-    patch.append({"op": "replace", "path": f"{place}/ports/0/containerPort", "value": port})
+    patch += [
+        {"op": "replace", "path": f"{place}/ports/{number}/containerPort", "value": each}
+        for number, each in enumerate(ports)
+    ]
     if name == "evaluator":
         threads = {"name": "EVALUATOR_SCORING_THREADS", "value": str(threads_of_a_process())}
         patch.append({"op": "add", "path": f"{place}/env/-", "value": threads})

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from deploy.local.environment import nodes_listener
 from deploy.local.state import LOOPBACK
 from schemas import layout
 from schemas.job import JobScheduled
@@ -109,7 +110,7 @@ def released(scheduled: JobScheduled) -> NodesReleased:
 
 @pytest.fixture(scope="module")
 async def thief(attempts: Attempts) -> AsyncIterator[Thief]:
-    port = attempts.stack.state.port("trainer_agent")
+    port = attempts.stack.state.port(nodes_listener("trainer_agent"))
     async with httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}") as http:
         yield Thief(attempts, http)
 
@@ -217,13 +218,21 @@ async def test_an_older_attempt_and_one_whose_nodes_are_gone_are_given_nothing(a
 
 async def refusals(thief: Thief) -> dict[str, float]:
     """Number of refusals so far, by reason."""
-    page = (await thief.http.get("/metrics")).text
+    page = (await thief.http.get(thief.attempts.stack.url("trainer_agent", "/metrics"))).text
     return {
         sample.labels["reason"]: sample.value
         for family in text_string_to_metric_families(page)
         for sample in family.samples
         if sample.name == "object_requests_refused_total"
     }
+
+
+async def test_a_node_sees_no_metrics_and_no_health_where_it_asks(thief):
+    paths = (ROUTE, "/metrics", "/metrics/", "/healthz", "/livez", "/", "/nothing")
+    statuses = {path: (await thief.http.get(path)).status_code for path in paths}
+    assert statuses == dict.fromkeys(paths, 404) | {ROUTE: 405}
+    by_another_name = await thief.http.get("/metrics", headers={"host": f"{LOOPBACK}:8000"})
+    assert by_another_name.json() == {"error": f"no route /metrics; there are {ROUTE}"}
 
 
 async def test_what_is_refused_is_counted_by_its_reason(thief, running):

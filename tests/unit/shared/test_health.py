@@ -1,11 +1,13 @@
 """A process says that it is unhealthy, and why, with status 503."""
 
+import importlib
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 
 import pytest
 
+from deploy.placeholders import placeholder_settings
 from shared.health import MAX_AWAY_SECONDS, MAX_OUTBOX_AGE_SECONDS, RETRY_AFTER, Probe, Route, asgi_app
 
 
@@ -98,6 +100,62 @@ async def test_a_route_is_given_the_whole_body():
 async def test_no_more_of_a_body_is_read_than_a_route_takes():
     status, body = await post(b"abc", b"de", b"never read")
     assert (status, json.loads(body)) == (413, {"error": "more than 4 bytes"})
+
+
+DOORS = {
+    "trainer_agent": ["/v1/object-requests"],
+    "serving_controller": ["/v1/replica-nodes", "/v1/replica-objects"],
+    "evaluator": ["/v1/scoring-nodes", "/v1/scoring-objects"],
+}
+"""All that a node reaches of each service."""
+OWN_PORT, NODES_PORT = 8000, 8001
+PATHS = (
+    "/livez",
+    "/healthz",
+    "/metrics",
+    "/metrics/",
+    "/nothing",
+    *(path for each in DOORS.values() for path in each),
+)
+
+
+async def status(app, path: str, *, port: int) -> int:
+    sent = []
+
+    async def receive() -> dict:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    await app({**scope, "server": ("10.0.0.3", port)}, receive, send)
+    return sent[0]["status"]
+
+
+def routes_of(name: str) -> Mapping[str, Route]:
+    """Routes of the service as it is wired where its work is on nodes."""
+    settings = placeholder_settings(importlib.import_module(f"services.{name}.settings").Settings)
+    on_nodes = settings.model_copy(update={"on_nodes": True, "pool": "far"})
+    return importlib.import_module(f"services.{name}.app").build(on_nodes)._routes
+
+
+@pytest.mark.parametrize("name", DOORS)
+async def test_a_listener_for_nodes_answers_what_nodes_ask_for_and_nothing_else(name):
+    routes = routes_of(name)
+    app = asgi_app(Probe(ready=True), lifespan=nullcontext, routes=routes, nodes_port=NODES_PORT)
+    statuses = {path: await status(app, path, port=NODES_PORT) for path in PATHS}
+    assert [path for path, code in statuses.items() if code != 404] == DOORS[name]
+    assert {statuses[path] for path in DOORS[name]} == {400}, "no request of a node"
+    own = {path: await status(app, path, port=OWN_PORT) for path in PATHS}
+    assert {path for path, code in own.items() if code == 404} == {"/nothing"} | {
+        path for path in PATHS if path.startswith("/v1/") and path not in DOORS[name]
+    }
+
+
+async def test_a_service_without_such_a_listener_has_one_that_answers_all():
+    app = asgi_app(Probe(ready=True), lifespan=nullcontext)
+    assert await status(app, "/livez", port=NODES_PORT) == 200
 
 
 async def test_a_route_answers_posts_alone():

@@ -18,11 +18,14 @@ from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
 import shared.messaging.kafka  # noqa: F401  patches the client
+from shared import server
+from shared.ports import free_port
 from shared.server import Server, serve
 from shared.slow_clients import PacedConnection
 from shared.tls import Tls
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
+SETTINGS = SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls(), listener_of_nodes=None)
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def test_every_service_runs_on_uvloop_and_keeps_its_memory_private(prctl):
         await send({"type": "lifespan.startup.failed", "message": "seen enough"})
 
     with pytest.raises(SystemExit):
-        serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls()))
+        serve(app, SETTINGS)
     assert [type(loop) for loop in loops] == [uvloop.Loop]
     assert dumpable == [0]
 
@@ -55,7 +58,7 @@ def config(prctl, monkeypatch) -> uvicorn.Config:
     configs = []
     monkeypatch.setattr(Server, "run", lambda server: configs.append(server.config))
     with pytest.raises(SystemExit):
-        serve(None, SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls()))
+        serve(None, SETTINGS)
     return configs[0]
 
 
@@ -72,6 +75,7 @@ PROGRAM = """
 import asyncio, socket
 from types import SimpleNamespace
 from shared import server
+from shared.settings import Address
 from shared.tls import Tls
 
 ends = asyncio.Event()
@@ -85,25 +89,25 @@ async def app(scope, receive, send):
         await send({"type": "lifespan.shutdown.complete"})
         return
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": b"begun ", "more_body": True})
+    await send({"type": "http.response.body", "body": b"%d " % scope["server"][1], "more_body": True})
     await (ends.wait() if scope["path"] == "/until-stop" else asyncio.Event().wait())
     await send({"type": "http.response.body", "body": b"ended", "more_body": False})
 
 server.STOP_SECONDS = 1
-server.serve(app, SimpleNamespace(http_host="127.0.0.1", http_port=PORT, tls=Tls()), on_stop=ends.set)
+settings = SimpleNamespace(http_host="127.0.0.1", http_port=PORT, tls=Tls(), listener_of_nodes=OF_NODES)
+server.serve(app, settings, on_stop=ends.set)
 """
 
 
 @pytest.mark.parametrize(("path", "ends_whole"), [("/until-stop", True), ("/for-ever", False)])
 def test_a_process_that_is_asked_to_stop_does_so_with_streams_open(tmp_path, path, ends_whole):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    argv = [sys.executable, "-c", PROGRAM.replace("PORT", str(port))]
+    port = free_port()
+    argv = [sys.executable, "-c", program(port)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process, httpx.Client(timeout=30) as client:
         assert process.stdout.readline() == b"up\n"
         answer = client.send(client.build_request("GET", until_listening(port, path)), stream=True)
         parts = answer.iter_bytes()
-        assert next(parts) == b"begun "
+        assert next(parts) == f"{port} ".encode()
         process.send_signal(signal.SIGTERM)
         if ends_whole:
             assert b"".join(parts) == b"ended"
@@ -111,6 +115,39 @@ def test_a_process_that_is_asked_to_stop_does_so_with_streams_open(tmp_path, pat
             with pytest.raises(httpx.RemoteProtocolError):
                 next(parts)
         assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def program(port: int, second: str = "None") -> str:
+    return PROGRAM.replace("PORT", str(port)).replace("OF_NODES", second)
+
+
+@contextlib.contextmanager
+def two_listeners():
+    """Yield the ports of a process with a second listener, which ends when it is asked to."""
+    port, second = free_port(), free_port()
+    argv = [sys.executable, "-c", program(port, f"Address('127.0.0.1', {second})")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        yield port, second
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_second_listener_is_answered_by_the_same_process_and_stops_with_it():
+    with two_listeners() as ports, contextlib.ExitStack() as streams:
+        begun = []
+        for port in ports:
+            url = until_listening(port, "/until-stop")
+            parts = streams.enter_context(httpx.stream("GET", url, timeout=30)).iter_bytes()
+            begun.append(next(parts))
+        assert begun == [f"{port} ".encode() for port in ports], "each by its own port"
+
+
+def test_a_port_that_is_taken_for_the_second_listener_ends_the_process():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"Address('127.0.0.1', {taken.getsockname()[1]})"
+        argv = [sys.executable, "-c", program(free_port(), address)]
+        assert subprocess.run(argv, check=False, timeout=30).returncode == server.START_FAILED
 
 
 def until_listening(port: int, path: str) -> str:
