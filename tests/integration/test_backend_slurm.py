@@ -33,7 +33,7 @@ FENCED_AFTER_SECONDS = 5.0
 
 def a_backend(slurm: SlurmCluster, tmp_path: Path, **changes: object) -> Backend:
     env_file = tmp_path / "runner.env"
-    env_file.write_text("RUNNER_KAFKA_PASSWORD='in the file'\n")
+    env_file.write_text("RUNNER_KAFKA_PASSWORD='in the file'\nGLOO_SOCKET_IFNAME=wg0\n")
     pool = SlurmPool(
         folder=tmp_path / "nodes",
         partition="spot",
@@ -231,6 +231,7 @@ class TestSlurmBackend(BackendSuite):
         variables = dict(line.split("=", 1) for line in environment.read_text().splitlines() if "=" in line)
         assert "canary" not in variables.values()
         assert variables["RUNNER_KAFKA_PASSWORD"] == "in the file"
+        assert variables["GLOO_SOCKET_IFNAME"] == "wg0"
         assert variables["RUNNER_HOST"] == "127.0.0.1"
         job_id = int((tmp_path / "nodes" / spec.name / "job").read_text())
         kept = list((slurm.conf.parent / "state").glob(f"hash.*/job.{job_id}/*"))

@@ -35,6 +35,7 @@ EXIT_FILE = "exit-{LOCAL_RANK}"
 DUMP_SECONDS = 2.0
 KILL_SECONDS = 10.0
 SHUTDOWN_SECONDS = 5
+GLOO_INTERFACE, NCCL_INTERFACE = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 
 def mark(node_id: str) -> str:
@@ -87,12 +88,15 @@ def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
     """Return the environment of the child, without a key: it talks to nobody but its peers."""
     threads = settings.omp_num_threads or max(1, (os.cpu_count() or 1) // start.devices_per_node)
     name, _, value = mark(settings.node_id).partition("=")
+    is_alone = start.nodes == 1
     return {
         # On a GPU: products whose sums have one order, and memory without gaps between blocks of changing size.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-        **_peers_at(LOOPBACK if start.nodes == 1 else settings.host, is_alone=start.nodes == 1),
+        **({} if is_alone else _interfaces(settings.host, GLOO_INTERFACE)),
         **inherited(),
+        # What a pool names is for traffic between machines.
+        **(_interfaces(LOOPBACK, GLOO_INTERFACE, NCCL_INTERFACE) if is_alone else {}),
         name: value,
         "RUNNER_NODE_ID": settings.node_id,
         "OMP_NUM_THREADS": str(threads),
@@ -103,13 +107,14 @@ def environment_of(settings: Settings, start: StartTraining) -> dict[str, str]:
     }
 
 
-def _peers_at(host: str, *, is_alone: bool) -> dict[str, str]:
-    """Return the variables that have processes listen for each other at this address and no other: gloo always, NCCL
-    where a node has no others, because between machines it has networks of its own choice."""
+def _interfaces(host: str, *variables: str) -> dict[str, str]:
+    """Return these variables with the interface that has this address, at which processes then listen for each other
+    and at no other: gloo always, NCCL where a node has no others, because between machines it has networks of its own
+    choice. Nothing where no interface has it."""
     address = socket.gethostbyname(host)
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address == address for each in addresses):
-            return {"GLOO_SOCKET_IFNAME": name} | ({"NCCL_SOCKET_IFNAME": name} if is_alone else {})
+            return dict.fromkeys(variables, name)
     return {}
 
 

@@ -111,6 +111,10 @@ def test_processes_listen_for_each_other_at_their_nodes_address_alone(environmen
     assert listening("203.0.113.9", 1) == dict.fromkeys(own, "lo")
     assert listening("127.0.0.1", 2) == {"GLOO_SOCKET_IFNAME": "lo"}
     assert listening("203.0.113.9", 2) == {}
+    for name in own:
+        monkeypatch.setenv(name, "wg0")
+    assert listening("127.0.0.1", 2) == dict.fromkeys(own, "wg0"), "of the pool's environment"
+    assert listening("203.0.113.9", 1) == dict.fromkeys(own, "lo"), "alone it needs no network"
 
 
 async def test_it_has_its_work_directory_and_the_inputs_of_its_order(environment, monkeypatch, tmp_path):
