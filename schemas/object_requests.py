@@ -60,8 +60,8 @@ class ObjectRequest(Value):
     """Token of S3 at which a list goes on; empty: it begins."""
 
 
-class ObjectRequests(Value):
-    """What a node of an attempt asks for at one time."""
+class AttemptNodeRequest(Value):
+    """A request of a node of an attempt."""
 
     job_id: JobId
     attempt: Attempt
@@ -69,6 +69,11 @@ class ObjectRequests(Value):
     node_id: str
     time: datetime
     """When the node signed it."""
+
+
+class ObjectRequests(AttemptNodeRequest):
+    """Objects that the node asks for at one time."""
+
     requests: Annotated[tuple[ObjectRequest, ...], Field(min_length=1, max_length=MAX_REQUESTS)]
 
 

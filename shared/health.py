@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.settings import Address
 from shared.telemetry.metrics_route import metrics_app
 
 MAX_OUTBOX_AGE_SECONDS = 60.0
@@ -60,9 +61,9 @@ def asgi_app(
     *,
     lifespan: Callable[[], AbstractAsyncContextManager[None]],
     routes: Mapping[str, Route] | None = None,
-    nodes_port: int | None = None,
+    nodes: Address | None = None,
 ) -> Asgi:
-    """nodes_port: port of a listener at which `routes` are answered and nothing else."""
+    """nodes: a listener at which `routes` are answered and nothing else."""
     metrics, routes = metrics_app(), routes or {}
 
     async def app(scope: dict[str, Any], receive: Asgi, send: Asgi) -> None:
@@ -70,7 +71,7 @@ def asgi_app(
             await _live(lifespan, receive, send)
         elif scope["path"] in routes:
             await _post(routes[scope["path"]], scope, receive, send)
-        elif _came_by(scope, nodes_port):
+        elif nodes and _came_by(scope, nodes.port):
             await _refuse_path(scope, [*routes], send)
         elif scope["path"] == "/livez":
             await _answer(send, 200, {"alive": True})
@@ -84,9 +85,9 @@ def asgi_app(
     return app
 
 
-def _came_by(scope: dict[str, Any], port: int | None) -> bool:
+def _came_by(scope: dict[str, Any], port: int) -> bool:
     """Return whether the request came by the listener at this port, whatever address it names."""
-    return port is not None and scope["server"][1] == port
+    return bool(scope["server"][1] == port)
 
 
 async def _refuse_path(scope: dict[str, Any], known: Sequence[str], send: Asgi) -> None:

@@ -102,7 +102,7 @@ class Service:
         self._handled: dict[str, set[str]] = {}
         """Maps a topic to the types that are handled."""
         timing = settings.timing
-        self.database = _database(settings, application=name)
+        self.database = Database.from_settings(settings, application=name)
         self._owner = f"{name}-{settings.instance}"
         self._broker: KafkaBroker = kafka_broker(settings, client_id=self._owner)
         self._consumer = Consumer(
@@ -143,6 +143,8 @@ class Service:
         POSTGRES_AWAY.labels(name).set_function(lambda: self.database.away_seconds)
         self._joined = asyncio.Event()
         self._stopping = False
+        self.is_ending = False
+        """Whether answers over HTTP are to end now that would last."""
         self._idle_since: float | None = time.monotonic()
         """Monotonic time since which no records are consumed, in seconds; None while some are."""
         self._loops: list[tuple[str, Loop]] = []
@@ -150,6 +152,7 @@ class Service:
         self._routes: dict[str, Route] = {}
         self._start_hooks: list[Loop] = []
         self._stop_hooks: list[Loop] = []
+        self._wake_events = [each.wake_event for each in (self._relay, self._tasks, self._waiting_messages)]
         if self._listens:
             self._obey_parked_commands()
 
@@ -283,20 +286,25 @@ class Service:
         return True
 
     def wake(self) -> None:
-        """Let the relay, the tasks and the waiting messages look for work at once, after a commit."""
-        self._relay.wake_event.set()
-        self._tasks.wake_event.set()
-        self._waiting_messages.wake_event.set()
+        """Let the relay, the tasks, the waiting messages and others look for work at once, after a commit."""
+        for event in self._wake_events:
+            event.set()
+
+    def on_wake(self, event: asyncio.Event) -> None:
+        """Set this event too after each commit, and when answers are to end that would last."""
+        self._wake_events.append(event)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
         configure_logging(self.name)
         configure_telemetry(self.name)
         nodes = self.settings.listener_of_nodes
-        app = asgi_app(
-            self.probe, lifespan=self.running, routes=self._routes, nodes_port=nodes.port if nodes else None
-        )
-        serve(app, self.settings)
+        app = asgi_app(self.probe, lifespan=self.running, routes=self._routes, nodes=nodes)
+        serve(app, self.settings, on_stop=self._end_answers)
+
+    def _end_answers(self) -> None:
+        self.is_ending = True
+        self.wake()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -487,12 +495,3 @@ class Service:
             raise ClientUnresponsive(
                 f"records lie for a minute in {', '.join(left)}, and Kafka's client hands over none"
             )
-
-
-def _database(settings: ServiceSettings, *, application: str) -> Database:
-    return Database(
-        settings.postgres_dsn.get_secret_value(),
-        application=application,
-        silence=settings.timing.postgres_silence,
-        ca_file=settings.tls.ca_file,
-    )

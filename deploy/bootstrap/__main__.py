@@ -40,6 +40,7 @@ def site_of(settings: Settings) -> Site:
         topics=settings.topics,
         runner_pools=settings.kafka_runner_pools,
         runner_quotas=settings.runner_quotas,
+        former_runners=settings.kafka_former_runners,
         former_s3_users=tuple(user for user in FORMER_ACCESS if settings.has_password(f"s3:{user}")),
         ca_file=settings.tls.ca_file,
     )

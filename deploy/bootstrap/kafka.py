@@ -6,11 +6,23 @@ from contextlib import AbstractAsyncContextManager
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from deploy.bootstrap.rights import all_topics, kafka_rights, kafka_users, pool_user
+from deploy.bootstrap.rights import (
+    all_topics,
+    former_rights_of_runners,
+    kafka_rights,
+    kafka_users,
+    pool_user,
+)
 from deploy.bootstrap.site import KAFKA_SUPER_USER, Site
 from schemas.topics import Topic
 from shared.messaging import administration
-from shared.messaging.administration import replace_rights, scram_user, set_passwords, set_quotas
+from shared.messaging.administration import (
+    list_rights,
+    replace_rights,
+    scram_user,
+    set_passwords,
+    set_quotas,
+)
 from shared.messaging.delivery import topic_named
 from shared.messaging.topics import create_topics
 
@@ -44,7 +56,11 @@ async def set_up(site: Site, tenants: Iterable[str]) -> None:
         declared = all_topics(tenants)
         await create_topics(admin, (*declared, *await _topics_of_others(admin, declared)), site.topics)
         await set_quotas(admin, map(pool_user, pools), site.runner_quotas)
-        await replace_rights(admin, kafka_rights(tenants, pools), owns=owned_rights(tenants, pools))
+        rights = {*kafka_rights(tenants, pools)}
+        if site.former_runners:
+            former = former_rights_of_runners(await list_rights(admin))
+            rights |= {right for right in former if right.user in kafka_users(tenants, pools)}
+        await replace_rights(admin, rights, owns=owned_rights(tenants, pools))
 
 
 async def _topics_of_others(admin: AIOKafkaAdminClient, declared: Iterable[Topic]) -> list[Topic]:

@@ -22,7 +22,8 @@ from shared.messaging.administration import CLUSTER
 
 OPERATOR = "admin"
 RUNNER = "runner"
-RUNNER_READS = ("agent.directives",)
+READ_BY_FORMER_RUNNERS = "agent.directives"
+"""Topic that runners of an older release read."""
 ACCOUNTS = "accounts"
 ANY = "*"
 WRITING = ["s3:*Object", "s3:Abort*"]
@@ -61,6 +62,16 @@ def kafka_rights(tenants: Iterable[str], pools: Iterable[str] = ()) -> list[Righ
     return [*rights, *(replace(right, user=pool_user(pool)) for pool in pools for right in of_runners)]
 
 
+def former_rights_of_runners(granted: Iterable[Right]) -> set[Right]:
+    """Return those of these rights that runners of an older release need, and no other runner."""
+    return {
+        right
+        for right in granted
+        if (right.user == RUNNER or right.user.startswith(pool_user("")))
+        and (right.operation, right.resource, right.name) == ("read", "topic", READ_BY_FORMER_RUNNERS)
+    }
+
+
 def _reading_of_services() -> list[Right]:
     topics = [Right(user, "read", "topic", topic.name) for user, heard in LISTENS.items() for topic in heard]
     groups = [Right(user, "read", "group", user) for user, heard in LISTENS.items() if heard]
@@ -77,7 +88,6 @@ def _reading_of_services() -> list[Right]:
 
 def _reading_of_others() -> list[Right]:
     return [
-        *(Right(RUNNER, "read", "topic", topic) for topic in RUNNER_READS),
         Right(OPERATOR, "read", "topic", ANY),
         Right(OPERATOR, "describe", "group", ANY),
         Right(OPERATOR, "read", "group", "admin-", prefixed=True),

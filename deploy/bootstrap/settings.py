@@ -71,6 +71,10 @@ class Settings(BaseSettings):
     kafka_runner_consumer_byte_rate: PositiveInt | None = None
     """Number of bytes that they may read a second, together, at each broker. None: no limit."""
 
+    kafka_former_runners: bool = True
+    """Whether logins of runners that may read `agent.directives` keep that right, for nodes of an older release; no
+    login is given it any more. False takes it away: once no such node runs."""
+
     tls: Tls = Field(default_factory=Tls)
 
     @model_validator(mode="after")

@@ -37,6 +37,8 @@ class Site:
     """Pools whose nodes have a login of their own to Kafka."""
     runner_quotas: ClientQuotas = field(default_factory=ClientQuotas)
     """Of each of these logins."""
+    former_runners: bool = True
+    """Whether logins of runners that may read `agent.directives` keep that right, for nodes of an older release."""
     former_s3_users: tuple[str, ...] = ()
     """Those of an older release whose passwords are still known (`schemas.layout.FORMER_ACCESS`)."""
     ca_file: Path | None = None

@@ -343,8 +343,8 @@ def _topics() -> str:
     return _page(
         "Topics",
         "Who writes a topic, who reads it, how long it keeps records, and what it carries. Rights in Kafka follow"
-        " from this table. The auditor reads all but `run.metrics`, and runners read `agent.directives`, both in no"
-        " group.",
+        " from this table. The auditor reads all but `run.metrics`, in no group. What is on `agent.directives`, nodes"
+        " ask trainer_agent for.",
         [table(("topic", "written by", "read by", "partitions", "kept", "carries"), rows)],
     )
 

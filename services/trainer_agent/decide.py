@@ -55,6 +55,32 @@ class Decision:
     read_reports: Purpose | None = None
 
 
+@dataclass(frozen=True)
+class Directives:
+    """What one runner shall do."""
+
+    start: StartTraining | None = None
+    stop: StopTraining | None = None
+
+
+def directives_for(
+    attempt: Attempt, node_index: int, *, report_id: str, now: datetime, newest: int
+) -> Directives:
+    """Return what the runner shall do whose RunnerStarted has this event id. `newest`: number of the newest attempt.
+
+    Only the runner that passed the barrier is to start: one that began again on an empty disk is another one.
+    """
+    runner = attempt.runner(node_index)
+    is_known = runner is not None and runner.report_id == report_id
+    is_over = attempt.number < newest or not attempt.is_open or attempt.nodes_released
+    stop = attempt.stop or (Stop(StopReason.FAILURE, now) if is_over and not is_known else None)
+    has_started = attempt.state is AttemptState.TRAINING and is_known
+    return Directives(
+        start=_start_directive(attempt) if has_started else None,
+        stop=_stop_directive(attempt, stop) if stop else None,
+    )
+
+
 def on_job_scheduled(attempt: Attempt, event: JobScheduled, origin: Origin) -> Decision:
     return Decision(replace(attempt, order=event, origin=origin))
 
@@ -229,7 +255,15 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         return Decision(attempt)
     if not attempt.is_complete:
         return Decision(attempt)
-    start = StartTraining(
+    members = tuple(member.model_copy(update={"certificate": None}) for member in attempt.members)
+    started = TrainingStarted(**_who(attempt), members=members)
+    return Decision(attempt.to(AttemptState.TRAINING), (_start_directive(attempt), started))
+
+
+def _start_directive(attempt: Attempt) -> StartTraining:
+    order = attempt.order
+    assert order is not None, "asked of attempts that were scheduled"
+    return StartTraining(
         **_who(attempt),
         recipe=order.spec.recipe,
         base_sha=order.base_sha,
@@ -244,9 +278,6 @@ def _start_if_complete(attempt: Attempt) -> Decision:
         start_from=order.start_from,
         steps_before=order.steps_before,
     )
-    members = tuple(member.model_copy(update={"certificate": None}) for member in attempt.members)
-    started = TrainingStarted(**_who(attempt), members=members)
-    return Decision(attempt.to(AttemptState.TRAINING), (start, started))
 
 
 def _on_second_start(attempt: Attempt, claim: RunnerStarted) -> Decision:

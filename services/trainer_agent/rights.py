@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from schemas import layout
-from schemas.object_requests import MAX_AGE, READS, WRITES, ObjectRequest, ObjectRequests, Operation
+from schemas.object_requests import MAX_AGE, READS, WRITES, AttemptNodeRequest, ObjectRequest, Operation
 from schemas.specification import Method, Recipe
 from services.trainer_agent.model import Attempt
 from shared.signatures import Signed
@@ -41,13 +41,26 @@ class Refusal(StrEnum):
 
 
 def why_not_of_the_node(
-    attempt: Attempt, asked: ObjectRequests, signed: Signed, *, now: datetime, newest: int
+    attempt: Attempt, asked: AttemptNodeRequest, signed: Signed, *, now: datetime, newest: int
 ) -> tuple[Refusal, str] | None:
     """Return why nothing proves that the node asks now, or why its attempt has no rights any more; None if neither.
 
     `newest`: number of the job's newest attempt.
     """
-    index, who = asked.node_index, f"node {asked.node_index} of attempt {asked.attempt} of {asked.job_id}"
+    if refused := why_not_proved(attempt, asked, signed, now=now):
+        return refused
+    if asked.attempt < newest:
+        return Refusal.OVER, f"{_name_of(asked)}: attempt {newest} is the newest"
+    if attempt.nodes_released:
+        return Refusal.OVER, f"{_name_of(asked)}: its nodes were released"
+    return None
+
+
+def why_not_proved(
+    attempt: Attempt, asked: AttemptNodeRequest, signed: Signed, *, now: datetime
+) -> tuple[Refusal, str] | None:
+    """Return why nothing proves that the node asks now; None where its signature does."""
+    index, who = asked.node_index, _name_of(asked)
     if not attempt.has_node(index, asked.node_id):
         sentence = f"{who} ({asked.node_id}): not a node of the attempt, which has {attempt.nodes}"
         return Refusal.NO_NODE, sentence
@@ -58,11 +71,11 @@ def why_not_of_the_node(
     if abs(now - asked.time) > MAX_AGE:
         expected = f"expected at most {MAX_AGE} from {now.isoformat()}"
         return Refusal.CLOCK, f"{who}: signed at {asked.time.isoformat()}, {expected}"
-    if asked.attempt < newest:
-        return Refusal.OVER, f"{who}: attempt {newest} is the newest"
-    if attempt.nodes_released:
-        return Refusal.OVER, f"{who}: its nodes were released"
     return None
+
+
+def _name_of(asked: AttemptNodeRequest) -> str:
+    return f"node {asked.node_index} of attempt {asked.attempt} of {asked.job_id}"
 
 
 def why_not_allowed(asked: ObjectRequest, attempt: Attempt, node_index: int) -> str:

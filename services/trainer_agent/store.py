@@ -1,5 +1,6 @@
 """SQL of the trainer_agent's schema; the only file that knows column names."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from asyncpg import Record
@@ -47,6 +48,10 @@ NEWEST = "SELECT coalesce(max(number), 0) FROM attempt WHERE job_id = $1 AND job
 
 FIND_REVISION = f"""
     SELECT (SELECT revision FROM attempt WHERE job_id = $1 AND number = $2) AS revision, ({NEWEST}) AS newest"""
+
+FIND_REVISIONS = """
+    SELECT job_id, number, revision FROM attempt
+      JOIN unnest($1::text[], $2::int[]) AS asked (job_id, number) USING (job_id, number)"""
 
 OPEN_BELOW = """
     SELECT number FROM attempt WHERE job_id = $1 AND number < $2 AND state <> 'closed' ORDER BY number"""
@@ -101,14 +106,17 @@ async def find_attempt(conn: Connection, job_id: str, number: int) -> Attempt | 
     row = await conn.fetchrow(LOCK_ATTEMPT, job_id, number)
     if row is None:
         return None
-    runners = tuple(read(Runner, runner) for runner in await conn.fetch(SELECT_RUNNERS, job_id, number))
-    return read(Attempt, row, runners=runners)
+    return read(Attempt, row, runners=await _runners(conn, job_id, number))
+
+
+async def _runners(conn: Connection, job_id: str, number: int) -> tuple[Runner, ...]:
+    return tuple(read(Runner, runner) for runner in await conn.fetch(SELECT_RUNNERS, job_id, number))
 
 
 async def read_attempt(conn: Connection, job_id: str, number: int) -> Attempt | None:
-    """Return the attempt as it is now, without a lock and without its runners; None if it is not open yet."""
+    """Return the attempt as it is now, without a lock; None if it is not open yet."""
     row = await conn.fetchrow(READ_ATTEMPT, job_id, number)
-    return None if row is None else read(Attempt, row)
+    return None if row is None else read(Attempt, row, runners=await _runners(conn, job_id, number))
 
 
 async def find_revision(conn: Connection, job_id: str, number: int) -> tuple[int | None, int]:
@@ -116,6 +124,15 @@ async def find_revision(conn: Connection, job_id: str, number: int) -> tuple[int
     row = await conn.fetchrow(FIND_REVISION, job_id, number)
     assert row is not None, "a row of two values"
     return row["revision"], row["newest"]
+
+
+async def find_revisions(
+    conn: Connection, attempts: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], int]:
+    """Return the revisions of those of these attempts, by job and number, that are open yet."""
+    job_ids, numbers = [job_id for job_id, _ in attempts], [number for _, number in attempts]
+    rows = await conn.fetch(FIND_REVISIONS, job_ids, numbers)
+    return {(row["job_id"], row["number"]): row["revision"] for row in rows}
 
 
 async def save_attempt(conn: Connection, before: Attempt, after: Attempt) -> None:

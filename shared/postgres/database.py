@@ -14,6 +14,7 @@ from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import PydanticSerializationError, from_json
 
 from shared.log import get_logger
+from shared.settings import ServiceSettings
 from shared.tls import client_context
 
 log = get_logger(__name__)
@@ -117,6 +118,15 @@ class Database:
         self._clock_ahead = timedelta(0)
         """Difference of Postgres' clock and this machine's monotonic clock."""
         self._away_since: float | None = None
+
+    @classmethod
+    def from_settings(cls, settings: ServiceSettings, *, application: str) -> "Database":
+        return cls(
+            settings.postgres_dsn.get_secret_value(),
+            application=application,
+            silence=settings.timing.postgres_silence,
+            ca_file=settings.tls.ca_file,
+        )
 
     async def open(self) -> None:
         async with self._track_availability():

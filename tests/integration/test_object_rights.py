@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.environment import nodes_listener
 from deploy.local.state import LOOPBACK
-from schemas import layout
+from schemas import directives, layout
 from schemas.job import JobScheduled
 from schemas.node import NodesReleased
 from schemas.object_requests import (
@@ -228,11 +228,12 @@ async def refusals(thief: Thief) -> dict[str, float]:
 
 
 async def test_a_node_sees_no_metrics_and_no_health_where_it_asks(thief):
-    paths = (ROUTE, "/metrics", "/metrics/", "/healthz", "/livez", "/", "/nothing")
+    paths = (ROUTE, directives.ROUTE, "/metrics", "/metrics/", "/healthz", "/livez", "/", "/nothing")
     statuses = {path: (await thief.http.get(path)).status_code for path in paths}
-    assert statuses == dict.fromkeys(paths, 404) | {ROUTE: 405}
+    assert statuses == dict.fromkeys(paths, 404) | {ROUTE: 405, directives.ROUTE: 405}
     by_another_name = await thief.http.get("/metrics", headers={"host": f"{LOOPBACK}:8000"})
-    assert by_another_name.json() == {"error": f"no route /metrics; there are {ROUTE}"}
+    there = f"{ROUTE} and {directives.ROUTE}"
+    assert by_another_name.json() == {"error": f"no route /metrics; there are {there}"}
 
 
 async def test_what_is_refused_is_counted_by_its_reason(thief, running):

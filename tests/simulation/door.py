@@ -1,4 +1,4 @@
-"""A runner's door to the log: reports until they are acknowledged, heartbeats, directives, and the fence."""
+"""A runner's doors: reports to the log until they are acknowledged, heartbeats, directives, and the fence."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from schemas.node import EXIT_FENCED
 from schemas.topics import AGENT_DIRECTIVES
 from schemas.training import RunnerHeartbeat, RunnerReport
+from services.trainer_agent import decide
 from services.trainer_agent.runner.decide import Progress
 from shared.nodes.fence import why_fenced
 from tests.simulation.clock import Signal, pause, wait
@@ -23,11 +24,12 @@ GRANT_POLL_SECONDS = 1.0
 
 
 class Door:
-    """After `runner/channel.py` and `runner/reporting.py`; a Runner is what stands behind it."""
+    """After `runner/channel.py`, `directives.py` and `reporting.py`; a Runner is what stands behind it."""
 
     name: str
     job_id: str
     attempt: int
+    index: int
     fields: dict[str, Any]
     alive: bool
     node: "Node"
@@ -41,7 +43,9 @@ class Door:
         """Cut off from the log until then."""
         self._acknowledged_at = world.clock.now
         self._added = Signal()
-        self._offset = 0
+        self._directives = decide.Directives()
+        self._questions = 0
+        """Those that are under way to the control side."""
         number = world.log.number_of(AGENT_DIRECTIVES, job_id)
         self._partition = world.log.partition(AGENT_DIRECTIVES.name, number)
 
@@ -52,22 +56,16 @@ class Door:
     @property
     def has_read_all(self) -> bool:
         """Nothing is on its way between it and the control side."""
-        is_listening = self._journal.listening_from is not None and bool(self._journal.reports)
-        return (
-            is_listening and self._offset == len(self._partition.records) and not self._journal.unacknowledged
-        )
+        return bool(self._journal.reports) and not self._questions and not self._journal.unacknowledged
 
     def listen(self) -> None:
-        """From where an earlier life began, or from the present end."""
-        if self._journal.listening_from is None:
-            self._journal.listening_from = len(self._partition.records)
-        self._offset = self._journal.listening_from
-        self._partition.readers.append(self._read_directives)
-        self._read_directives()
+        """What the control side writes down, it answers; its record only says when there is something."""
+        self._partition.readers.append(self._ask)
+        self._ask()
 
     def shut(self) -> None:
-        if self._read_directives in self._partition.readers:
-            self._partition.readers.remove(self._read_directives)
+        if self._ask in self._partition.readers:
+            self._partition.readers.remove(self._ask)
 
     def _exit(self, code: int) -> None:
         raise NotImplementedError
@@ -129,17 +127,30 @@ class Door:
             await pause(GRANT_POLL_SECONDS)
         self._exit(EXIT_FENCED)
 
-    def _read_directives(self) -> None:
-        self._world.clock.after(self._world.hop(), self._take_directives)
+    def _ask(self) -> None:
+        self._questions += 1
+        self._world.clock.after(self._world.hop(), self._take_answer)
 
-    def _take_directives(self) -> None:
+    def _take_answer(self) -> None:
         if not self.alive:
             return
-        if self.is_cut_off:
-            self._world.clock.after(1.0, self._take_directives)
+        control = self._world.kernels["trainer_agent"]
+        attempt = control.tables.get("attempt", (self.job_id, self.attempt))
+        is_away = self._world.clock.now < self.cut_until or not control.up
+        if is_away or attempt is None or not attempt.has_node(self.index, self.node.node_id):
+            self._world.clock.after(1.0, self._take_answer)
             return
-        while self._offset < len(self._partition.records):
-            record = self._partition.records[self._offset]
-            self._offset += 1
-            if record.key == self.job_id and record.message.attempt == self.attempt:  # type: ignore[attr-defined]
-                self._take(record.message, record.time)
+        self._questions -= 1
+        directives = decide.directives_for(
+            attempt,
+            self.index,
+            report_id=self._journal.reports[0].id,
+            now=self._world.clock.utc,
+            newest=control.tables.get("newest", self.job_id) or 0,
+        )
+        if directives == self._directives:
+            return
+        self._directives = directives
+        for directive in (directives.start, directives.stop):
+            if directive is not None:
+                self._take(directive, self._world.clock.utc)

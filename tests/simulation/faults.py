@@ -41,6 +41,8 @@ KERNEL_RATES = {
     "end late": 0.02,
 }
 LIE_RATE = 0.08
+RARELY_ASKED = {"load fails": 0.4}
+"""Rates of lies about what few worlds ask for, and seldom."""
 
 
 class Faults:
@@ -57,7 +59,7 @@ class Faults:
         """A subset of all kinds, so that rare combinations are not drowned by frequent ones."""
         share = rng.choice((0.2, 0.5, 0.9))
         rates = {kind: rate for kind, rate in KERNEL_RATES.items() if rng.random() < share}
-        rates |= {kind: LIE_RATE for kind in LIES if rng.random() < share}
+        rates |= {kind: RARELY_ASKED.get(kind, LIE_RATE) for kind in LIES if rng.random() < share}
         return cls(rng, rates)
 
     def arm(self, kind: str, who: str = "") -> None:

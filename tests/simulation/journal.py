@@ -14,7 +14,6 @@ class Reported:
 
 @dataclass
 class Journal:
-    listening_from: int | None = None
     has_started_child: bool = False
     reports: list[Reported] = field(default_factory=list)
 

@@ -107,6 +107,22 @@ def stop_never_relayed(patch: Patch) -> None:
     patch.setattr(control, "on_job_stopping", lambda one, event: replace(stopping(one, event), messages=()))
 
 
+def stop_never_answered(patch: Patch) -> None:
+    answer = control.directives_for
+    patch.setattr(control, "directives_for", lambda *who, **now: replace(answer(*who, **now), stop=None))
+
+
+def whoever_asks_is_started(patch: Patch) -> None:
+    """A runner on an empty disk trains as if it were the one that passed the barrier."""
+    answer = control.directives_for
+
+    def anyone(one: Any, index: int, *, report_id: str, **now: Any) -> control.Directives:
+        known = one.runner(index)
+        return answer(one, index, report_id=known.report_id if known else report_id, **now)
+
+    patch.setattr(control, "directives_for", anyone)
+
+
 def checkpoint_verdict_by_digest_alone(patch: Patch) -> None:
     """A bundle whose digest is known of another attempt is not looked at again."""
     add = checkpoint_watcher.add_checkpoint
@@ -181,6 +197,8 @@ MUTANTS: dict[Mutant, set[str]] = {
     double_verdict: {"two verdicts"},
     base_check_skipped: {"stale base"},
     stop_never_relayed: {"stop not relayed", "not stopped"},
+    stop_never_answered: {"stop not relayed", "not stopped"},
+    whoever_asks_is_started: {"two children"},
     checkpoint_verdict_by_digest_alone: {"not at rest"},
     retention_forgets_the_best: {"lost artifact", "verdicts"},
     verdict_without_the_best: {"unverified artifact", "lost artifact"},

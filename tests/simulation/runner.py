@@ -104,6 +104,8 @@ class Runner(Door):
     # Its life.
 
     async def _life(self) -> None:
+        if not self._journal.reports:
+            self.report(RunnerStarted(**self.fields, host="h", port=1, node_id=self.node.node_id))
         self.listen()
         self._spawn(self._send_reports())
         self._spawn(self._beat())
@@ -123,8 +125,6 @@ class Runner(Door):
         if self._journal.has_started_child:
             message = "the runner was started again while its child trained"
             return Ending(Outcome.FAILED, 0, FailureClass.INFRA, message)
-        if not self._journal.reports:
-            self.report(RunnerStarted(**self.fields, host="h", port=1, node_id=self.node.node_id))
         while self._order is None:
             if self._is_asked():
                 return self._stopped("before training began")

@@ -1,23 +1,18 @@
-"""The runner's only door to Kafka: reports and metrics out, the directives of its job in.
+"""The runner's only door to Kafka: reports and metrics out. It reads nothing there.
 
-A runner is no service: it has no outbox, but a journal, and it belongs to no consumer group.
+A runner is no service: it has no outbox, but a journal.
 """
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.partitioner import DefaultPartitioner
 
 from schemas.base import Message
-from schemas.envelope import Envelope, MalformedEnvelope, from_headers, to_headers
-from schemas.topics import AGENT_DIRECTIVES, message_type, topic_of
-from schemas.training import StartTraining, StopTraining
-from schemas.upcasters import upcast
+from schemas.envelope import Envelope, Origin, to_headers
+from schemas.topics import topic_of
 from services.trainer_agent.runner.settings import Settings
 from shared.log import get_logger
 from shared.messaging.aiokafka_patches import patch_closing_over_tls
@@ -28,10 +23,7 @@ log = get_logger(__name__)
 
 patch_closing_over_tls()
 
-Directive = StartTraining | StopTraining
-
 WRITER = "runner"
-POLL_MILLISECONDS = 200
 CONNECT_TIMEOUT_MILLISECONDS = 10_000
 
 
@@ -56,40 +48,16 @@ class Channel:
             "request_timeout_ms": CONNECT_TIMEOUT_MILLISECONDS,
         }
         self._producer: AIOKafkaProducer | None = None
-        self._consumer: AIOKafkaConsumer | None = None
         self._creating = asyncio.Lock()
-        self._cause: Envelope | None = None
-        """Envelope of the newest directive: reports belong to the same event stream and trace."""
+        self.origin: Origin | None = None
+        """Of the attempt, once a directive has said it: reports belong to the same request and trace."""
 
     async def open(self) -> None:
-        self._consumer = AIOKafkaConsumer(
-            group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", **self._client
-        )
-        await self._consumer.start()
         await self._current_producer()
 
     async def close(self) -> None:
-        if self._consumer is not None:
-            await self._consumer.stop()
         if self._producer is not None:
             await self._producer.stop()
-
-    async def end_of_directives(self) -> int:
-        """Return where the job's partition of the directives ends now."""
-        partition = await self._partition()
-        ends = await self._opened.end_offsets([partition])
-        return int(ends[partition])
-
-    async def directives(self, *, offset: int) -> AsyncIterator[tuple[Directive, datetime]]:
-        """Yield directives to this attempt and when each was written, without end, from `offset` of the partition."""
-        partition = await self._partition()
-        self._opened.assign([partition])
-        self._opened.seek(partition, offset)
-        while True:
-            batches = await self._opened.getmany(partition, timeout_ms=POLL_MILLISECONDS)
-            for record in batches.get(partition, ()):
-                if record.key == self._key and (directive := self._read(record)):
-                    yield directive
 
     async def send(self, message: Message, *, event_id: str, time: datetime) -> None:
         """Send a message, and return once the broker has acknowledged it. Raises NotAcknowledged."""
@@ -125,48 +93,8 @@ class Channel:
             self._producer = None
         await producer.stop()
 
-    @property
-    def _opened(self) -> AIOKafkaConsumer:
-        assert self._consumer is not None, "the channel is used before open()"
-        return self._consumer
-
-    async def _partition(self) -> TopicPartition:
-        """Return the partition that a keyed producer chooses for the job."""
-        topic = AGENT_DIRECTIVES.name
-        numbers = sorted(self._opened.partitions_for_topic(topic) or await self._fetch_partitions(topic))
-        return TopicPartition(topic, DefaultPartitioner()(self._key, numbers, numbers))
-
-    async def _fetch_partitions(self, topic: str) -> set[int]:
-        # A consumer without a subscription knows no topics, and no public call asks for a topic's metadata.
-        metadata = await self._opened._client.fetch_all_metadata()  # noqa: SLF001
-        partitions: set[int] | None = metadata.partitions_for_topic(topic)
-        if not partitions:
-            raise KafkaError(
-                f"topic {topic} is not there, or user {self._settings.kafka_username} may not read it"
-            )
-        return partitions
-
-    def _read(self, record: Any) -> tuple[Directive, datetime] | None:
-        """Return a directive; None for one to another attempt, and for what is no directive, which is logged."""
-        try:
-            envelope = from_headers(record.headers, key=record.key)
-            kind = message_type(AGENT_DIRECTIVES, envelope.type)
-            if kind is None or envelope.version > kind.version:
-                raise MalformedEnvelope(f"{AGENT_DIRECTIVES.name} carries no {envelope.ce_type}")
-            payload = upcast(envelope.type, envelope.version, json.loads(record.value), to=kind.version)
-            directive = kind.model_validate(payload)
-        except (ValueError, TypeError, KeyError) as error:
-            log.warning("directive not understood", offset=record.offset, error=str(error))
-            return None
-        assert isinstance(directive, StartTraining | StopTraining)
-        if directive.attempt != self._settings.attempt:
-            return None
-        self._cause = envelope
-        return directive, envelope.time
-
     def _envelope(self, message: Message, event_id: str, time: datetime) -> Envelope:
-        """Return the envelope of a report, in the event stream and the trace of the newest directive."""
-        cause = self._cause
+        origin = self.origin
         return Envelope(
             id=event_id,
             type=message.type,
@@ -174,9 +102,8 @@ class Channel:
             source=f"/retune/runner/{self._settings.node_id}",
             time=time,
             key=message.key,
-            correlation_id=(cause.correlation_id if cause else "") or event_id,
-            causation_id=cause.id if cause else "",
-            traceparent=cause.traceparent if cause else "",
+            correlation_id=(origin.correlation_id if origin else "") or event_id,
+            traceparent=origin.traceparent if origin else "",
         )
 
 

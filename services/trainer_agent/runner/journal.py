@@ -13,7 +13,7 @@ class Entry(BaseModel):
 
 
 class Listening(Entry):
-    """Directives count from this offset of the job's partition on."""
+    """Where an older release began to read directives in Kafka; nothing follows from it."""
 
     kind: Literal["listening"] = "listening"
     offset: int
@@ -68,10 +68,6 @@ class Journal:
 
     def close(self) -> None:
         os.close(self._handle)
-
-    @property
-    def listening_from(self) -> int | None:
-        return next((entry.offset for entry in self.entries if isinstance(entry, Listening)), None)
 
     @property
     def has_started_child(self) -> bool:

@@ -16,10 +16,11 @@ from services.trainer_agent.runner.bundles import Identity, Uploader
 from services.trainer_agent.runner.channel import Channel
 from services.trainer_agent.runner.child import KILL_SECONDS, mark
 from services.trainer_agent.runner.decide import Ending, StopRequest
+from services.trainer_agent.runner.directives import DirectiveReader
 from services.trainer_agent.runner.features import ReferenceUploader
 from services.trainer_agent.runner.gang import OwnCertificate, meeting
 from services.trainer_agent.runner.inputs import Inputs, best_before
-from services.trainer_agent.runner.journal import ChildStarted, Journal, Listening
+from services.trainer_agent.runner.journal import ChildStarted, Journal
 from services.trainer_agent.runner.logs import LogShipper
 from services.trainer_agent.runner.metrics import MetricsBatch
 from services.trainer_agent.runner.reporting import Heartbeat, Reporter, State
@@ -85,8 +86,8 @@ class Runner:
     async def _background(self) -> list[Coroutine[Any, Any, None]]:
         """Return what runs all the time. If any of it fails, so does the runner, and its node is lost."""
         settings = self._settings
-        if self._journal.listening_from is None:
-            self._journal.add(Listening(offset=await self._channel.end_of_directives()))
+        if not self._journal.reports:
+            self._reporter.add(self._started())
         heartbeat = Heartbeat(self._channel, every=settings.heartbeat_every)
         Fence(self._fence_reason(heartbeat), end_child=self._end_child).start()
         return [
@@ -117,8 +118,6 @@ class Runner:
             return None
         if self._journal.has_started_child:
             return self._restarted()
-        if not self._journal.reports:
-            self._reporter.add(self._started())
         start = await self._unless_stopped(self._orders.get())
         if start is None:
             return self._stopped("before training began")
@@ -199,13 +198,15 @@ class Runner:
         return ending.exit_code if ending else self._reported_exit_code()
 
     async def _listen(self) -> None:
-        offset = self._journal.listening_from
-        assert offset is not None, "the offset is in the journal before anything is reported"
-        async for directive, written_at in self._channel.directives(offset=offset):
-            log.info("directive", type=directive.type)
-            self._stop_request = self._stop_request.after(directive, written_at, now=time.monotonic())
-            if isinstance(directive, StartTraining):
-                self._orders.put_nowait(directive)
+        # One that starts again in its old folder has reported its start before, and counts as the same runner.
+        reader = DirectiveReader(self._settings, report_id=self._journal.reports[0].id)
+        async for answer in reader.follow():
+            self._channel.origin = answer.origin
+            for directive in answer.directives:
+                log.info("directive", type=directive.type)
+                self._stop_request = self._stop_request.after(directive, answer.time, now=time.monotonic())
+            if answer.start is not None:
+                self._orders.put_nowait(answer.start)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
         """Return the work's result; None, with the work cancelled, where a stop is asked for before it is done."""

@@ -7,11 +7,12 @@ import pytest
 from aiokafka.errors import KafkaError
 
 from deploy.bootstrap import kafka as bootstrap
-from deploy.bootstrap.rights import RUNNER, pool_user
+from deploy.bootstrap.rights import RUNNER, kafka_rights, pool_user
 from deploy.bootstrap.site import Site
 from deploy.local.site import site as local_site
 from deploy.local.stack import Stack
-from shared.messaging.administration import ClientQuotas, administrator, quotas_of
+from schemas.rights import Right
+from shared.messaging.administration import ClientQuotas, administrator, quotas_of, replace_rights
 from tests.integration.local.test_matrices import kafka_rights_of
 
 pytestmark = pytest.mark.stack
@@ -32,7 +33,7 @@ async def set_up(stack: Stack) -> AsyncIterator[SetUp]:
         return changed
 
     yield run
-    await run()
+    await run(former_runners=False)
 
 
 async def is_let_in(stack: Stack, user: str, password: str) -> bool:
@@ -45,6 +46,28 @@ async def is_let_in(stack: Stack, user: str, password: str) -> bool:
 
 async def rights_of(stack: Stack, user: str) -> set[tuple[str, str]]:
     return {(operation, what) for _, operation, what in await kafka_rights_of(stack, user)}
+
+
+READS_DIRECTIVES = ("read", "agent.directives")
+
+
+async def test_nobodys_login_reads_directives_but_one_that_an_older_release_gave_the_right_to(stack, set_up):
+    await set_up("gpu", "slurm")
+    assert READS_DIRECTIVES not in await rights_of(stack, RUNNER) | await rights_of(stack, GPU)
+    async with bootstrap.administrator(local_site(stack.state)) as admin:
+        pools = ("gpu", "slurm")
+        former = {Right(user, "read", "topic", "agent.directives") for user in (RUNNER, GPU)}
+        rights = {*kafka_rights(stack.tenants, pools), *former}
+        await replace_rights(admin, rights, owns=bootstrap.owned_rights(stack.tenants, pools))
+    await set_up("gpu", "slurm")
+    for user in (RUNNER, GPU):
+        assert READS_DIRECTIVES in await rights_of(stack, user), "its nodes of that release go on"
+    assert READS_DIRECTIVES not in await rights_of(stack, SLURM), "a pool that is new has none of them"
+    await set_up("gpu", "slurm", former_runners=False)
+    for user in (RUNNER, GPU, SLURM):
+        assert READS_DIRECTIVES not in await rights_of(stack, user)
+    await set_up("gpu", "slurm")
+    assert READS_DIRECTIVES not in await rights_of(stack, RUNNER), "what was taken does not come back"
 
 
 async def test_may_do_what_the_login_of_all_may_and_no_more(stack, set_up):

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.placeholders import placeholder_settings
 from shared.health import MAX_AWAY_SECONDS, MAX_OUTBOX_AGE_SECONDS, RETRY_AFTER, Probe, Route, asgi_app
+from shared.settings import Address
 
 
 async def ask(probe: Probe, path: str) -> tuple[int, dict]:
@@ -103,7 +104,7 @@ async def test_no_more_of_a_body_is_read_than_a_route_takes():
 
 
 DOORS = {
-    "trainer_agent": ["/v1/object-requests"],
+    "trainer_agent": ["/v1/object-requests", "/v1/directives"],
     "serving_controller": ["/v1/replica-nodes", "/v1/replica-objects"],
     "evaluator": ["/v1/scoring-nodes", "/v1/scoring-objects"],
 }
@@ -143,7 +144,9 @@ def routes_of(name: str) -> Mapping[str, Route]:
 @pytest.mark.parametrize("name", DOORS)
 async def test_a_listener_for_nodes_answers_what_nodes_ask_for_and_nothing_else(name):
     routes = routes_of(name)
-    app = asgi_app(Probe(ready=True), lifespan=nullcontext, routes=routes, nodes_port=NODES_PORT)
+    app = asgi_app(
+        Probe(ready=True), lifespan=nullcontext, routes=routes, nodes=Address("10.0.0.3", NODES_PORT)
+    )
     statuses = {path: await status(app, path, port=NODES_PORT) for path in PATHS}
     assert [path for path, code in statuses.items() if code != 404] == DOORS[name]
     assert {statuses[path] for path in DOORS[name]} == {400}, "no request of a node"
