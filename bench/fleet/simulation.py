@@ -20,7 +20,6 @@ from bench.fleet.incidents import REPAIR_SECONDS, Incident, IncidentKind
 from bench.fleet.workload import DEVICES_OF_MACHINE, PoolSize, SimulatedJob, Sizing
 from schemas.base import DeviceKind
 from schemas.placement import best_fit
-from services.provisioner import decide as provisioner
 from services.provisioner import machines, pools
 from services.provisioner.machines import FAILURES_WITHIN, Failure
 from services.provisioner.model import Pool as Capacity
