@@ -13,6 +13,7 @@ from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Rout
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
     EVENT_COLUMNS,
+    IS_LATE,
     JOB_COLUMNS,
     MODEL_COLUMNS,
     ROUTE_COLUMNS,
@@ -20,7 +21,12 @@ from services.gateway.readmodels import (
 from services.gateway.store import find, select
 from shared.postgres.database import Database
 
-JobOrder = Literal["created", "ended", "cost", "loss"]
+JobOrder = Literal["created", "worst", "ended", "cost", "loss"]
+
+SAMPLES = 32
+"""Most buckets of a sampled curve."""
+STEPS_OF_A_SAMPLE = 4
+"""Newest steps of a bucket whose mean is taken."""
 
 
 class JobFilter(Value):
@@ -58,6 +64,12 @@ class CurvePoints(Row):
     values: list[float]
 
 
+class SampledCurve(CurvePoints):
+    """The training loss of a job at few steps: at the end of each bucket that has one, the mean of its newest."""
+
+    job_id: str
+
+
 class StepTimes(Row):
     """When steps were done."""
 
@@ -83,8 +95,20 @@ MATCHING_JOBS = f"""
        AND ($7::interval IS NULL OR created_at > now() - $7)
        AND ($8::interval IS NULL OR finished_at > now() - $8)"""
 COUNT_JOBS = f"SELECT state, count(*) AS count {MATCHING_JOBS} GROUP BY state"
+# What a person looks at first: what failed, what is watched or late, what its gate did not pass, what waits for them.
+WORST = f"""
+    ROW(CASE WHEN state = 'failed' THEN 7
+             WHEN job_id IN (SELECT alert.job_id FROM alert WHERE alert.tenant = $1 AND cleared_at IS NULL) THEN 6
+             WHEN {IS_LATE} THEN 5
+             WHEN state = 'succeeded' AND is_promoted IS FALSE THEN 4
+             WHEN state = 'paused' THEN 3
+             WHEN state NOT IN ('succeeded', 'cancelled') THEN 2
+             WHEN state = 'succeeded' THEN 1
+             ELSE 0 END,
+        created_at)"""
 JOB_ORDERS: Mapping[JobOrder, str] = {
     "created": "created_at",
+    "worst": WORST,
     "ended": "coalesce(finished_at, 'infinity')",
     "cost": "cost",
     "loss": "-coalesce(valid_loss, 'infinity')",
@@ -103,6 +127,7 @@ def jobs_by(order: JobOrder) -> str:
 
 
 LIST_JOBS = jobs_by("created")
+LIST_WORST_JOBS = jobs_by("worst")
 # A job that has no place yet, or waits for a person, comes after those that wait for devices.
 LIST_WAITING = f"""
     SELECT {JOB_COLUMNS} FROM job
@@ -137,6 +162,21 @@ CURVE = """
       FROM (SELECT step, (metrics ->> $2)::float8 AS value FROM step
              WHERE job_id = $1 ORDER BY step OFFSET 0) AS known
      WHERE value IS NOT NULL"""
+# Buckets begin at multiples of a power of two, so that old points stay where they are while a job goes on.
+SAMPLED_CURVES = f"""
+    SELECT job_id, array_agg(step ORDER BY place) AS steps, array_agg(loss ORDER BY place) AS values
+      FROM (SELECT job_id, last_recorded,
+                   (2 ^ greatest(0, ceil(log(2.0, last_recorded::numeric / {SAMPLES}))))::int AS every
+              FROM job WHERE tenant = $1 AND job_id = ANY ($2) AND last_recorded > 0) AS asked
+     CROSS JOIN LATERAL generate_series(every, last_recorded + every - 1, every) AS place
+     CROSS JOIN LATERAL
+           (SELECT max(step) AS step, avg(loss) AS loss
+              FROM (SELECT step, (metrics ->> 'loss')::float8 AS loss FROM step
+                     WHERE step.job_id = asked.job_id AND step > place - every AND step <= place
+                     ORDER BY step DESC LIMIT {STEPS_OF_A_SAMPLE}) AS newest
+             WHERE loss IS NOT NULL) AS sample
+     WHERE loss IS NOT NULL
+     GROUP BY job_id"""
 # What the trainer measured with a bundle, where the recipe names no steps for it.
 VALIDATION_CURVE = """
     SELECT coalesce(array_agg(step ORDER BY step), '{}') AS steps,
@@ -292,6 +332,14 @@ async def find_curve(database: Database, job_id: str, metric: str) -> CurvePoint
         points = await find(CurvePoints, database, CURVE, job_id, metric)
     assert points is not None, "an aggregate has one row"
     return points
+
+
+async def find_sampled_curves(
+    database: Database, tenant: str, job_ids: Sequence[str]
+) -> dict[str, SampledCurve]:
+    """Return the training losses of jobs by their ids; those without a step that is kept are not among them."""
+    rows = await select(SampledCurve, database, SAMPLED_CURVES, tenant, job_ids)
+    return {row.job_id: row for row in rows}
 
 
 async def find_times_of_steps(database: Database, job_id: str, steps: Sequence[int]) -> StepTimes:

@@ -236,6 +236,8 @@ class Job(Row):
     uncharged_cost: Decimal
     running_cost: Decimal | None = None
     """Cost so far of the attempt that holds nodes."""
+    is_late: bool = False
+    """Whether the attempt holds its nodes for longer than the whole job was estimated to take at most."""
     created_at: datetime
     finished_at: datetime | None
     result_files: tuple[str, ...]

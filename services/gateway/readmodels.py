@@ -32,6 +32,9 @@ from shared.postgres.rows import read
 
 STEPS_OF_A_RATE = 20
 """The newest steps of a job, over which the time of one is counted."""
+# An attempt that holds its nodes for longer than all of the job was estimated to take at most.
+IS_LATE = """coalesce(job.state IN ('running', 'stopping') AND extract(epoch FROM now() - job.held_since)
+                      > (job.estimated_times -> 0 -> 'seconds' ->> 'high')::float8, false)"""
 JOB_COLUMNS = f"""
     job.xmin::text AS version,
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
@@ -40,6 +43,7 @@ JOB_COLUMNS = f"""
     fine_tuned_model, model_id, is_promoted, is_deployed, ending, warnings,
     error, estimated_memory, estimated_times, preparation, certificate, cost, uncharged_cost, created_at, finished_at,
     round(price_per_hour * greatest(extract(epoch FROM now() - held_since), 0) / 3600, 6) AS running_cost,
+    {IS_LATE} AS is_late,
     ARRAY(SELECT file_id FROM file WHERE file_id = ANY (job.result_files) AND state = 'uploaded') AS result_files,
     (SELECT jsonb_build_object('eval_id', eval_id, 'outcome', outcome, 'reason', reason, 'checks', checks,
                                'progress', progress)

@@ -38,6 +38,7 @@ ALLOWED = {
     "messaging.retention.PRUNE_OUTBOX": SET_ASIDE,
     "messaging.retention.TOPICS_OF_INBOX": "from topic to topic by its index",
     "accounts.store.LIST_USERS": FEW,
+    "gateway.job_readmodels.VERSION_OF_TENANT": "of pools, of which there are few",
     "gateway.readmodels.FIND_POLICY": ONE,
     "gateway.readmodels.LIST_POOLS": FEW,
     "gateway.readmodels.LIST_SUITES": FEW,
@@ -118,6 +119,7 @@ ALLOWED = {
 
 MORE_STORES = {
     "gateway": (
+        "job_readmodels",
         "budgets",
         "deployments",
         "recent_events",

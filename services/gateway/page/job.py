@@ -196,6 +196,7 @@ async def _new_records(
 
 @router.get("/jobs/{job_id}/curve")
 async def curve(
+    request: Request,
     visitor: Present,
     context: Context,
     job_id: str,
@@ -205,14 +206,14 @@ async def curve(
     first: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     last: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     x: Axis = "step",
-) -> JSONResponse:
+) -> Response:
     """`first`, `last`: steps, and buckets are of steps, whatever the curve is drawn over."""
     await job_of(visitor.principal, context, job_id)
     points = await job_readmodels.find_curve(context.service.database, job_id, metric)
     draw = partial(curves.curve, weight=weight, pixels=pixels, first=first, last=last)
     drawn = await asyncio.to_thread(draw, points.steps, points.values)
     answer = vars(drawn) | await _places(context, job_id, x, drawn.steps)
-    return JSONResponse(answer, headers={"cache-control": "no-store"})
+    return await asyncio.to_thread(render.numbers, request, answer)
 
 
 async def _places(context: Gateway, job_id: str, axis: Axis, steps: Sequence[int]) -> dict[str, Any]:

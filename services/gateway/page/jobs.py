@@ -13,9 +13,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.job_readmodels import JobOrder
-from services.gateway.page import render, search, streams
+from services.gateway.page import render, search, sparklines, streams
 from services.gateway.page.comparison import MAX_RUNS
 from services.gateway.page.sessions import Present, Visitor
+from services.gateway.page.sparklines import Sparkline
 from services.gateway.page.views import JobView, job_view
 
 router = APIRouter()
@@ -23,10 +24,14 @@ router = APIRouter()
 ROWS = 50
 ORDERS: Mapping[JobOrder, str] = {
     "created": "newest first",
+    "worst": "worst first",
     "ended": "last ended first",
     "cost": "most expensive first",
     "loss": "lowest validation loss first",
 }
+
+WORST = "failed, with open alerts, running late, not passed by the gate, paused, waiting or running, the rest"
+"""In which order the worst are."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,14 @@ async def jobs(request: Request, visitor: Present, context: Context, listed: Lis
         return RedirectResponse(address, 303, render.HEADERS)
     views, has_more = await _rows(context, visitor, listed)
     counts = await job_readmodels.count_jobs(database, tenant, search.parse(listed.q))
-    return _list(request, visitor, listed, views, has_more=has_more, counts=counts, now=database.now())
+    curves = await _sparklines(context, tenant, [view.id for view in views])
+    return _list(
+        *(request, visitor, listed, views),
+        has_more=has_more,
+        counts=counts,
+        curves=curves,
+        now=database.now(),
+    )
 
 
 def _list(
@@ -83,6 +95,7 @@ def _list(
     *,
     has_more: bool,
     counts: Mapping[str, int],
+    curves: Mapping[str, Sparkline],
     now: datetime,
 ) -> HTMLResponse:
     chosen = search.parse(listed.q).states
@@ -95,6 +108,7 @@ def _list(
         "jobs.html.jinja",
         visitor,
         jobs=views,
+        sparklines=curves,
         listed=listed,
         chips=_chips(listed, counts),
         total=sum(counts.values()),
@@ -104,6 +118,7 @@ def _list(
         stream=address,
         now=now,
         rows=ROWS,
+        worst=WORST,
         most_compared=MAX_RUNS,
     )
 
@@ -166,7 +181,8 @@ async def stream(
         sent.update(versions)
         if present == last:
             return streams.Changes(last)
-        parts = [await _row_part(context, tenant, job_id) for job_id in changed]
+        curves = await _sparklines(context, tenant, changed)
+        parts = [await _row_part(context, visitor, job_id, curves) for job_id in changed]
         return streams.Changes(present, (*(each for each in parts if each), ("newer", newer)))
 
     return streams.follow(request, context, visitor, look)
@@ -176,11 +192,20 @@ def _digest(versions: Mapping[str, str], *, newer: int) -> str:
     return hashlib.sha256(f"{sorted(versions.items())} {newer}".encode()).hexdigest()[:16]
 
 
-async def _row_part(context: Gateway, tenant: str, job_id: str) -> streams.Event | None:
+async def _sparklines(context: Gateway, tenant: str, job_ids: list[str]) -> dict[str, Sparkline]:
+    curves = await job_readmodels.find_sampled_curves(context.service.database, tenant, job_ids)
+    drawn = {job_id: sparklines.drawn(each.steps, each.values) for job_id, each in curves.items()}
+    return {job_id: each for job_id, each in drawn.items() if each is not None}
+
+
+async def _row_part(
+    context: Gateway, visitor: Visitor, job_id: str, curves: Mapping[str, Sparkline]
+) -> streams.Event | None:
     database = context.service.database
-    row = await readmodels.find_job(database, job_id, tenant)
+    row = await readmodels.find_job(database, job_id, visitor.principal.tenant)
     if row is None:
         return None
     now = database.now()
-    html = render.text("job_row.html.jinja", job=job_view(row, now=now), now=now)
+    shown = {"job": job_view(row, now=now), "sparklines": curves, "visitor": visitor, "now": now}
+    html = render.text("job_row.html.jinja", **shown)
     return streams.part(f"job-{job_id}", html)

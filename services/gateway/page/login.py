@@ -96,7 +96,7 @@ async def static(request: Request, digest: str, name: str) -> Response:
     if asset is None or asset.digest != digest:
         raise not_found("file", name)
     headers = {"cache-control": FOR_GOOD, "x-content-type-options": "nosniff", "vary": "accept-encoding"}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
+    if not render.takes_gzip(request):
         return Response(asset.content, media_type=asset.media_type, headers=headers)
     return Response(
         asset.compressed, media_type=asset.media_type, headers={**headers, "content-encoding": "gzip"}

@@ -1,12 +1,13 @@
 """Templates as answers: with every header that a page needs, and with what each layout shows."""
 
+import gzip
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from services.gateway.page import assets, formats, views
@@ -42,6 +43,21 @@ def environment() -> Environment:
 
 def text(template: str, **values: Any) -> str:
     return environment().get_template(template).render(values)
+
+
+def numbers(request: Request, values: Mapping[str, Any]) -> Response:
+    """Answer numbers to be drawn, compressed where the browser takes it. Pages are not: beside what somebody else may
+    have chosen they have a form's secret, which the size of a compressed answer would give away."""
+    headers = {"cache-control": "no-store", "vary": "accept-encoding"}
+    answer = JSONResponse(values, headers=headers)
+    if not takes_gzip(request):
+        return answer
+    content, headers["content-encoding"] = gzip.compress(bytes(answer.body)), "gzip"
+    return Response(content, headers=headers, media_type=answer.media_type)
+
+
+def takes_gzip(request: Request) -> bool:
+    return "gzip" in request.headers.get("accept-encoding", "")
 
 
 def page(

@@ -100,6 +100,14 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """What a list says beside a job's state."""
+
+    word: str
+    message: str
+
+
+@dataclass(frozen=True)
 class JobView:
     id: str
     name: str
@@ -108,6 +116,7 @@ class JobView:
     """What it waits for, what went wrong, or what came of it."""
     progress: Progress | None
     commands: tuple[Command, ...]
+    troubles: tuple[Trouble, ...]
     answer: job_responses.Job
     """The same as programs get."""
     valid_loss: float | None
@@ -152,6 +161,7 @@ def job_view(row: model.Job, *, now: datetime) -> JobView:
         sentence=sentence(answer, now=now),
         progress=progress(row, answer),
         commands=commands(row),
+        troubles=troubles(row),
         answer=answer,
         valid_loss=row.valid_loss,
         version=row.version,
@@ -250,6 +260,18 @@ def commands(row: model.Job) -> tuple[Command, ...]:
         Command("resume", "Resume") if row.state is JobState.PAUSED else Command("pause", "Pause", stopping)
     )
     return (first, Command("cancel", "Cancel job", effect=_what_cancel_does(row)))
+
+
+def troubles(row: model.Job) -> tuple[Trouble, ...]:
+    """Open alerts, and whether it takes longer than was estimated."""
+    shown = []
+    if row.alerts:
+        words = formats.plural(len(row.alerts), "open alert")
+        shown.append(Trouble(words, "; ".join(each.message for each in row.alerts)))
+    if row.is_late:
+        most = formats.duration(row.estimated_times[0].seconds.high)
+        shown.append(Trouble("running late", f"it was estimated to take at most {most}"))
+    return tuple(shown)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from schemas.lifecycle import JobState
 from services.gateway.model import Job, Step
 from services.gateway.page.render import environment
 from services.gateway.page.sessions import csrf_of, new_token, safe_path
+from services.gateway.page.sparklines import drawn
 from services.gateway.page.verdicts import check_views, criterion_view, differing, picture
 from services.gateway.page.views import commands, job_view, time_left
 from tests.builders import NOON
@@ -45,6 +46,7 @@ def buttons(job: Job) -> dict[str, str]:
 def test_every_state_has_a_word_and_a_page(state: JobState):
     view = job_view(a_job(state), now=NOON)
     values = {"job": view, "now": NOON, "visitor": type("Visitor", (), {"csrf": "x"})}
+    values["sparklines"] = {view.id: drawn([1, 2], [2.0, 1.0])}
     for template in ("job_head.html.jinja", "job_commands.html.jinja", "job_row.html.jinja"):
         assert view.badge.word
         environment().get_template(template).render(values)
@@ -55,6 +57,26 @@ def test_every_template_is_one():
     assert len(names) > 10
     for name in names:
         environment().get_template(name)
+
+
+def test_a_list_says_alerts_and_what_runs_late_beside_the_state():
+    alert = {"rule": "stall", "message": "no step for 10 min", "raised_at": NOON}
+    of_times = {"low": 60.0, "expected": 90.0, "high": 7200.0}
+    cost = {"low": "1", "expected": "1", "high": "1"}
+    time = {
+        "pool": "h100",
+        "seconds": of_times,
+        "cost_usd": cost,
+        "attempts": 3,
+        "alike": "pool",
+        "error": None,
+    }
+    view = job_view(a_job(alerts=(alert,), is_late=True, estimated_times=(time,)), now=NOON)
+    assert [(each.word, each.message) for each in view.troubles] == [
+        ("1 open alert", "no step for 10 min"),
+        ("running late", "it was estimated to take at most 2 h 00 min"),
+    ]
+    assert job_view(a_job(), now=NOON).troubles == ()
 
 
 def test_buttons_are_those_that_are_of_use():

@@ -1,0 +1,156 @@
+"""What a list of the page shows of each row and in which order, and what may be done from it."""
+
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from services.gateway import job_readmodels
+from services.gateway.job_readmodels import SAMPLES
+from shared.postgres.database import Database
+from tests.integration.gateway.pages import csrf_in, logged_in, words_of
+from tests.integration.gateway.world import World, mark, new_key
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+
+ADD_JOB = """
+    INSERT INTO job (job_id, tenant, state, spec, created_at, num_steps, last_recorded, is_promoted, held_since,
+                     estimated_times)
+    VALUES ($1, $2, $3, jsonb_build_object('suffix', $4::text, 'recipe', jsonb_build_object('method', 'lora')),
+            now() - $5 * interval '1 minute', 100, $6, $7, now() - $8 * interval '1 second', $9)"""
+ADD_ALERT = """
+    INSERT INTO alert (job_id, tenant, attempt, rule, episode, step, message, raised_at, cleared_at)
+    VALUES ($1, $2, 1, 'stall', 1, 10, 'no step for 10 min', now(), CASE WHEN $3 THEN now() END)"""
+ADD_STEPS = """
+    INSERT INTO step (job_id, step, attempt, metrics)
+    SELECT $1, step, 1, jsonb_build_object('loss', CASE WHEN step > $4 THEN 'NaN' ELSE (step % 2)::text END)
+      FROM generate_series($2::int, $3::int) AS step"""
+TIMES = """[{"pool": "h100", "seconds": {"low": 60, "expected": 90, "high": 3600},
+             "cost_usd": {"low": "1", "expected": "1", "high": "1"}, "attempts": 3, "alike": "pool", "error": null}]"""
+
+
+@pytest.fixture(scope="module")
+async def tenant(world: World) -> str:
+    name = f"t-{mark()}"
+    world.keys[name] = await new_key(world, name)
+    return name
+
+
+@pytest.fixture(scope="module")
+async def person(world: World, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with logged_in(world, tenant) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def database(world: World) -> AsyncIterator[Database]:
+    database = Database(world.stack.postgres_dsn("gateway"), application="lists-test")
+    await database.open()
+    yield database
+    await database.close()
+
+
+async def add_job(
+    world: World,
+    tenant: str,
+    state: str,
+    name: str,
+    *,
+    age_minutes: int,
+    last_step: int = 0,
+    is_promoted: bool | None = None,
+    held_seconds: float = 0.0,
+) -> str:
+    job_id = f"ftjob-{mark()}"
+    values = (age_minutes, last_step, is_promoted, held_seconds, TIMES)
+    await world.db.execute(ADD_JOB, job_id, tenant, state, name, *values)
+    return job_id
+
+
+@pytest.fixture(scope="module")
+async def jobs(world: World, tenant: str) -> dict[str, str]:
+    """Ids by name, the newest first."""
+    added = {
+        "waits": await add_job(world, tenant, "queued", "waits", age_minutes=0),
+        "well": await add_job(world, tenant, "running", "well", age_minutes=1, held_seconds=100),
+        "passed": await add_job(world, tenant, "succeeded", "passed", age_minutes=2, is_promoted=True),
+        "late": await add_job(world, tenant, "running", "late", age_minutes=3, held_seconds=4000),
+        "watched": await add_job(world, tenant, "running", "watched", age_minutes=4),
+        "quiet": await add_job(world, tenant, "running", "quiet", age_minutes=5),
+        "refused": await add_job(world, tenant, "succeeded", "refused", age_minutes=6, is_promoted=False),
+        "judged": await add_job(world, tenant, "evaluating", "judged", age_minutes=7),
+        "ended": await add_job(world, tenant, "cancelled", "ended", age_minutes=8),
+        "broken": await add_job(world, tenant, "failed", "broken", age_minutes=9, last_step=80),
+    }
+    await world.db.execute(ADD_ALERT, added["watched"], tenant, False)
+    await world.db.execute(ADD_ALERT, added["quiet"], tenant, True)
+    await world.db.execute(ADD_STEPS, added["broken"], 1, 80, 70)
+    return added
+
+
+def names(answer: httpx.Response) -> list[str]:
+    return re.findall(r'id="open-[^"]+" href="[^"]+" title="([^"]+)"', answer.text)
+
+
+def row_of(answer: httpx.Response, job_id: str) -> str:
+    return answer.text.partition(f'<tr id="job-{job_id}">')[2].partition("</tr>")[0]
+
+
+class TestJobs:
+    async def test_are_worst_first_where_the_address_says_so(self, person, jobs):
+        answer = await person.get("/jobs?sort=worst")
+        worst = [
+            "broken",
+            "watched",
+            "late",
+            "refused",
+            "waits",
+            "well",
+            "quiet",
+            "judged",
+            "passed",
+            "ended",
+        ]
+        assert names(answer) == worst
+        assert "10 jobs, worst first: failed, with open alerts, running late" in words_of(answer)
+        assert 'value="worst" selected' in answer.text
+
+    async def test_continue_after_a_job_in_that_order(self, person, jobs):
+        answer = await person.get(f"/jobs?sort=worst&after={jobs['late']}")
+        assert names(answer) == ["refused", "waits", "well", "quiet", "judged", "passed", "ended"]
+
+    async def test_say_what_is_wrong_beside_their_state(self, person, jobs):
+        answer = await person.get("/jobs")
+        troubles = {name for name in jobs if "open alert" in row_of(answer, jobs[name])}
+        assert troubles == {"watched"}
+        assert {name for name in jobs if "running late" in row_of(answer, jobs[name])} == {"late"}
+        assert 'title="it was estimated to take at most 1 h 00 min' in row_of(answer, jobs["late"])
+
+    async def test_have_the_curve_of_their_loss(self, database, tenant, person, jobs):
+        answer = await person.get("/jobs")
+        assert {name for name in jobs if 'class="sparkline"' in row_of(answer, jobs[name])} == {"broken"}
+        curves = await job_readmodels.find_sampled_curves(database, tenant, [*jobs.values()])
+        [curve] = curves.values()
+        assert curve.steps == [*range(4, 81, 4)]
+        assert len(curve.steps) <= SAMPLES
+        assert curve.values[0] == 0.5, "the mean of steps 1 to 4"
+        assert str(curve.values[-1]) == "nan"
+
+    async def test_are_cancelled_and_tried_again_from_the_list(self, person, jobs):
+        answer = await person.get("/jobs")
+        running, failed, evaluating = (row_of(answer, jobs[name]) for name in ("well", "broken", "judged"))
+        assert f'<dialog id="ask-cancel-{jobs["well"]}"' in running
+        assert "It ends before its first step" in running
+        assert f'action="/jobs/{jobs["broken"]}/continue"' in failed
+        assert f'action="/jobs/{jobs["broken"]}/retry"' in failed
+        assert "<dialog" not in failed
+        assert "the gate is running: it decides" in evaluating
+        assert "disabled" in evaluating
+        assert "<button" not in row_of(answer, jobs["passed"])
+
+    async def test_are_cancelled_by_their_owner_alone(self, world, person, jobs):
+        path = f"/jobs/{jobs['waits']}/cancel"
+        async with logged_in(world) as other:
+            csrf = csrf_in((await other.get("/jobs")).text)
+            assert (await other.post(path, data={"csrf": csrf})).status_code == 404
