@@ -9,7 +9,7 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row
+from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row, StoredFile
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
     EVENT_COLUMNS,
@@ -18,7 +18,7 @@ from services.gateway.readmodels import (
     MODEL_COLUMNS,
     ROUTE_COLUMNS,
 )
-from services.gateway.store import find, select
+from services.gateway.store import columns, find, select
 from shared.postgres.database import Database
 
 JobOrder = Literal["created", "worst", "ended", "cost", "loss"]
@@ -230,8 +230,8 @@ LIST_JOBS_OF_DATASET = f"""
 LIST_JOBS_STARTED_FROM = f"""
     SELECT {JOB_COLUMNS} FROM job WHERE tenant = $1 AND spec #>> '{{start_from,job_id}}' = $2
      ORDER BY created_at DESC LIMIT $3"""
-NAMES_OF_FILES = """
-    SELECT DISTINCT ON (sha256) sha256, filename FROM file
+FILES_BY_DIGEST = f"""
+    SELECT DISTINCT ON (sha256) {columns(StoredFile)} FROM file
      WHERE tenant = $1 AND sha256 = ANY ($2) AND state = 'uploaded' ORDER BY sha256, created_at DESC"""
 ADDRESS_OF_ID = """
     SELECT '/jobs/' || job_id FROM job WHERE job_id = $2 AND tenant = $1
@@ -389,10 +389,10 @@ async def list_jobs_started_from(database: Database, tenant: str, job_id: str, *
     return await select(Job, database, LIST_JOBS_STARTED_FROM, tenant, job_id, limit)
 
 
-async def find_file_names(database: Database, tenant: str, digests: Sequence[str]) -> dict[str, str]:
-    """Return the newest name that each file has among the tenant's, by its sha256; deleted ones have none."""
-    rows = await database.fetch(NAMES_OF_FILES, tenant, digests)
-    return {row["sha256"]: row["filename"] for row in rows}
+async def find_files(database: Database, tenant: str, digests: Sequence[str]) -> dict[str, StoredFile]:
+    """Return the newest of the tenant's files with these bytes by their sha256; without those that are deleted."""
+    rows = await select(StoredFile, database, FILES_BY_DIGEST, tenant, digests)
+    return {row.sha256: row for row in rows}
 
 
 async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:

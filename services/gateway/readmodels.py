@@ -124,6 +124,7 @@ FIND_POLICY = "SELECT detail FROM gate_policy"
 FIND_BASE_DETAIL = "SELECT detail FROM base_model WHERE name = $1 AND base_sha = $2"
 BASE_COLUMNS = columns(RegisteredBase)
 LIST_BASES = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name > $1 ORDER BY name LIMIT $2"
+FIND_BASE_OF_FILES = f"SELECT {BASE_COLUMNS} FROM base_model WHERE base_sha = $1 ORDER BY name LIMIT 1"
 FIND_BASE = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name = $1"
 MODEL_COLUMNS = columns(ModelVersion)
 LIST_MODELS = f"""
@@ -288,6 +289,11 @@ async def find_base_detail(conn: Connection, name: str, base_sha: str) -> BaseMo
 
 async def find_base(database: Database, name: str) -> RegisteredBase | None:
     return await find(RegisteredBase, database, FIND_BASE, name)
+
+
+async def find_base_of_files(database: Database, base_sha: str) -> RegisteredBase | None:
+    """Return the base model that has these files now."""
+    return await find(RegisteredBase, database, FIND_BASE_OF_FILES, base_sha)
 
 
 async def list_bases(database: Database, *, after: str, limit: int) -> list[RegisteredBase]:

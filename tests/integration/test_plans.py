@@ -39,6 +39,7 @@ ALLOWED = {
     "messaging.retention.TOPICS_OF_INBOX": "from topic to topic by its index",
     "accounts.store.LIST_USERS": FEW,
     "gateway.job_readmodels.VERSION_OF_TENANT": "of pools, of which there are few",
+    "gateway.readmodels.FIND_BASE_OF_FILES": FEW,
     "gateway.readmodels.FIND_POLICY": ONE,
     "gateway.readmodels.LIST_POOLS": FEW,
     "gateway.readmodels.LIST_SUITES": FEW,

@@ -11,7 +11,7 @@ from schemas.excerpts import DatasetExcerpts
 from schemas.report import DatasetReport, FileReport
 from services.gateway import job_readmodels, model, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
-from services.gateway.page import render, reports, streams
+from services.gateway.page import dataset_drafts, new_job, render, reports, streams
 from services.gateway.page.excerpts import excerpts_view
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.routes import datasets
@@ -76,7 +76,7 @@ async def _shown(
     visitor: Visitor, context: Gateway, row: model.Dataset, rule: str = "", begin: int = 0
 ) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    report, why_none = await _report(context, row)
+    report, why_none = await dataset_drafts.find_report(context, row)
     excerpts = await _excerpts(context, row) if report else None
     training = next((file for file in report.files if file.role == "training"), None) if report else None
     return {
@@ -84,11 +84,12 @@ async def _shown(
         "report": report,
         "why_none": why_none,
         "jobs": await job_readmodels.list_jobs_of_dataset(database, row.dataset_id, tenant, limit=JOBS),
-        "names": await job_readmodels.find_file_names(database, tenant, _digests(row, report)),
+        "files": await job_readmodels.find_files(database, tenant, _digests(row, report)),
         "now": database.now(),
         "rule": rule,
         "training": training,
         "excerpts": excerpts_view(excerpts) if excerpts else None,
+        **await _job_on(visitor, context, row, report),
         **(_of_training(report, training, rule, begin) if report and training else {}),
     }
 
@@ -111,22 +112,20 @@ def _of_training(report: DatasetReport, file: FileReport, rule: str, begin: int)
     }
 
 
-async def _report(context: Gateway, row: model.Dataset) -> tuple[DatasetReport | None, str]:
-    """The report that ingest wrote, else why there is none to show."""
-    if row.state in ("validating", "deleted"):
-        return None, ""
-    try:
-        data = await datasets.find_report(context, row)
-    except StorageUnavailable:
-        return None, "The report is not here now: the object store does not answer. Load the page again."
-    except (KeyError, CorruptObject):
-        return None, "The report is not there, or is too large to be shown."
-    if data is None:
-        return None, "There is no report: the rows were not looked at."
-    try:
-        return await asyncio.to_thread(DatasetReport.model_validate_json, data), ""
-    except ValidationError:
-        return None, "The report is of another release and cannot be shown here; it can be downloaded."
+async def _job_on(
+    visitor: Visitor, context: Gateway, row: model.Dataset, report: DatasetReport | None
+) -> dict[str, Any]:
+    """What is known of a job by the default recipe before there is one."""
+    if row.state != "ready":
+        return {"why_not_trained": "", "draft": None}
+    values, why_not = await dataset_drafts.find_values(context, row, report)
+    if why_not:
+        return {"why_not_trained": why_not, "draft": None}
+    draft = await new_job.draft_of(visitor, context, values)
+    known = await new_job.known_of(visitor, context, draft)
+    needs = {name: known[name] for name in ("memory", "pools", "times")}
+    resolved = new_job.resolved_by(draft.prepared.submit.spec, row) if draft.prepared else {}
+    return {"why_not_trained": "", "draft": draft, "resolved": resolved, **needs}
 
 
 async def _excerpts(context: Gateway, row: model.Dataset) -> DatasetExcerpts | None:

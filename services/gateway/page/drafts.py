@@ -15,6 +15,7 @@ from schemas.capabilities import BaseCapabilities
 from schemas.compatibility import methods_for
 from schemas.gate import GateSpec
 from schemas.recipe_rules import SUPERVISED
+from schemas.report import DatasetReport
 from schemas.specification import (
     FORMATS_OF_METHOD,
     WEIGHTS_OF_METHOD,
@@ -284,6 +285,28 @@ def request_for(
     retune |= {"max_cost": str(spec.max_cost)} if spec.max_cost is not None else {}
     if later:
         retune["later_stages"] = [_stage(*each) for each in zip(later, later_policies, strict=True)]
+    return body | ({"retune": retune} if retune else {})
+
+
+def on_dataset(
+    base: str, files: Mapping[str, str], policy: DatasetPolicy | None, report: DatasetReport | None
+) -> JsonObject:
+    """Return a request for a job on the rows of a dataset, by the recipe's defaults.
+
+    files: ids by their roles. report: has the method and the safety mix's share; without it they are the defaults.
+    """
+    body: JsonObject = {"model": base, "training_file": files["training"]}
+    body |= {"validation_file": files["validation"]} if "validation" in files else {}
+    method: JsonObject = (
+        {"method": report.method.value} if report and report.method is not Method.LORA else {}
+    )
+    rows = as_asked(policy or DatasetPolicy(), only_different=True)
+    retune: JsonObject = {"recipe": method, "policy": rows}
+    retune = {name: value for name, value in retune.items() if value}
+    retune |= {"holdout_file": files["holdout"]} if "holdout" in files else {}
+    if "safety_mix" in files:
+        mix: JsonObject = {"file": files["safety_mix"]}
+        retune["safety_mix"] = mix | ({"share": report.safety_share} if report else {})
     return body | ({"retune": retune} if retune else {})
 
 

@@ -20,7 +20,7 @@ from services.gateway.access import is_same_key
 from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.obstacles import suited_pools
-from services.gateway.page import drafts, render, samples, sessions, snippets
+from services.gateway.page import dataset_drafts, drafts, render, samples, sessions, snippets
 from services.gateway.page.drafts import Problem, Values
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.quotas import QuotaExceeded, Quotas
@@ -65,13 +65,26 @@ async def form(
     training_file: str = "",
     base: str = "",
     origin: Annotated[str, Query(alias="from")] = "",
+    dataset: str = "",
 ) -> HTMLResponse:
+    """`origin`: a job that the form is filled in from, `dataset`: one whose rows it trains on."""
     values: dict[str, str] = {}
+    if dataset:
+        row_of_dataset = await datasets.dataset_of(visitor.principal, context, dataset)
+        report, _ = await dataset_drafts.find_report(context, row_of_dataset)
+        of_dataset, why_not = await dataset_drafts.find_values(context, row_of_dataset, report)
+        if why_not:
+            raise ApiError(
+                400, f"no job can train on {dataset}: {why_not}", param="dataset", code="invalid_value"
+            )
+        values |= of_dataset
     if origin:
         row = await job_of(visitor.principal, context, origin)
         values = drafts.values_of(drafts.like(row, await policies_of(context, row)))
     values |= {name: value for name, value in (("training_file", training_file), ("model", base)) if value}
-    return await _page(request, visitor, context, await _draft(visitor, context, values), origin=origin)
+    return await _page(
+        request, visitor, context, await draft_of(visitor, context, values), origin=origin, dataset_id=dataset
+    )
 
 
 @router.get("/jobs/new/sample-{kind}.jsonl")
@@ -90,7 +103,7 @@ async def policies_of(context: Gateway, row: model.Job) -> list[Any]:
 async def check(request: Request, sender: Sender, context: Context) -> HTMLResponse:
     """The same page with what is known of the job: nothing is submitted."""
     values, once = await _sent(request)
-    return await _page(request, sender, context, await _draft(sender, context, values), once=once)
+    return await _page(request, sender, context, await draft_of(sender, context, values), once=once)
 
 
 @router.post("/jobs/new")
@@ -134,7 +147,7 @@ async def _sent(request: Request) -> tuple[Values, str]:
     return values, drafts.once_of(once)
 
 
-async def _draft(visitor: Visitor, context: Gateway, values: Values) -> Draft:
+async def draft_of(visitor: Visitor, context: Gateway, values: Values) -> Draft:
     draft = Draft(values)
     if not draft.is_complete:
         return draft
@@ -171,10 +184,11 @@ async def _page(
     draft: Draft,
     *,
     origin: str = "",
+    dataset_id: str = "",
     once: str = "",
     status: int = 200,
 ) -> HTMLResponse:
-    shown = await _choices(visitor, context, draft) | await _known(visitor, context, draft)
+    shown = await _choices(visitor, context, draft) | await known_of(visitor, context, draft)
     method = drafts.method_of(draft.values)
     used = {each.name for each in drafts.SETTINGS} | {drafts.OPTIONS}
     touched = {each.field for each in draft.problems} | {
@@ -195,6 +209,7 @@ async def _page(
         has_settings=bool(used & touched),
         method=method,
         origin=origin,
+        dataset_id=dataset_id,
         once=drafts.once_of(once),
         command=snippets.as_command(body) if body else "",
         curl=snippets.as_curl(body) if body else "",
@@ -251,7 +266,7 @@ def why_not_submitted(quotas: Quotas, used: Mapping[str, float]) -> str:
     return ""
 
 
-async def _known(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, Any]:
+async def known_of(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, Any]:
     """What the platform can say of the job before it is one."""
     if draft.prepared is None:
         return {"pools": (), "dataset": None, "memory": None, "times": (), "resolved": {}}
@@ -264,11 +279,11 @@ async def _known(visitor: Visitor, context: Gateway, draft: Draft) -> dict[str, 
         "dataset": dataset,
         "memory": draft.prepared.estimates.estimated_memory,
         "times": draft.prepared.estimates.estimated_times,
-        "resolved": _resolved(spec, dataset),
+        "resolved": resolved_by(spec, dataset),
     }
 
 
-def _resolved(spec: JobSpec, dataset: model.Dataset | None) -> dict[str, str]:
+def resolved_by(spec: JobSpec, dataset: model.Dataset | None) -> dict[str, str]:
     """What each number becomes that the recipe leaves open, and why, where the rows are known; by its name."""
     counts = dataset.detail.counts if dataset else None
     if counts is None:

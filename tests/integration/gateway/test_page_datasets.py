@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from schemas import layout
-from schemas.artifacts import DatasetCounts
+from schemas.artifacts import DatasetCounts, DatasetFiles
 from schemas.dataset import DatasetReady
 from schemas.excerpts import DatasetExcerpts
 from tests.builders import a_sha
@@ -22,7 +22,7 @@ from tests.integration.gateway.pages import (
     logged_in,
     words_of,
 )
-from tests.integration.gateway.world import World, mark, new_key
+from tests.integration.gateway.world import ROW, World, mark, new_key, until
 from tests.reports import excerpts_of_rows
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -195,7 +195,7 @@ async def test_rows_are_validated_without_a_job_and_known_before_the_next_one(wo
     assert "validating" in words_of(page)
     async with person.stream("GET", f"/datasets/{dataset_id}/stream") as events:
         lines = events.aiter_lines()
-        await world.voices.say("ingest", a_ready(dataset_id, base.base_sha))
+        await world.voices.say("ingest", a_ready(dataset_id, base.base_sha, file["retune"]["sha256"]))
         async for line in lines:
             if line.startswith("data: {") and "kept 12,000 rows" in json.loads(line[6:])["html"]:
                 break
@@ -207,11 +207,59 @@ async def test_rows_are_validated_without_a_job_and_known_before_the_next_one(wo
     assert "not yet with this base model and policy" in words_of(other)
 
 
-def a_ready(dataset_id: str, base_sha: str) -> DatasetReady:
+async def test_a_ready_dataset_says_what_a_job_on_it_needs_and_leads_to_it(world, person):
+    base = await a_base_with_a_shape(world)
+    file, holdout = await world.upload(content=a_row()), await world.upload(content=a_row())
+    form = {
+        "csrf": csrf_in((await person.get("/jobs/new")).text),
+        "training_file": file["id"],
+        "holdout_file": holdout["id"],
+        "model": base.name,
+        "retune-policy-max_seq_length": "64",
+    }
+    answer = await person.post("/datasets", data=form)
+    assert answer.status_code == 303, words_of(answer)
+    dataset_id = answer.headers["location"].rpartition("/")[2]
+    assert "Train on it" not in words_of(await person.get(f"/datasets/{dataset_id}")), "it is validating"
+    digests = (file["retune"]["sha256"], holdout["retune"]["sha256"])
+    await world.voices.say("ingest", a_ready(dataset_id, base.base_sha, *digests))
+    state = "SELECT state = 'ready' FROM dataset WHERE dataset_id = $1"
+    await until(lambda: world.db.fetchval(state, dataset_id), "the dataset")
+
+    page = await person.get(f"/datasets/{dataset_id}")
+    words = words_of(page)
+    assert f"Before you pay {base.name}, lora by the default recipe" in words
+    assert "steps 200: of 400 windows an epoch" in words
+    assert "of each device" in words
+    assert f'href="/jobs/new?dataset={dataset_id}">Train on it' in page.text
+
+    filled = await person.get(f"/jobs/new?dataset={dataset_id}")
+    assert f"Filled in from {dataset_id}" in words_of(filled)
+    for chosen in (file["id"], holdout["id"], base.name):
+        assert re.search(rf'<option value="{re.escape(chosen)}" selected>', filled.text), chosen
+    assert re.search(r'name="retune-policy-max_seq_length" value="64"', filled.text)
+    assert f"{dataset_id} , the same files for the same base model, is ready" in words_of(filled)
+
+    assert (await world.ask("DELETE", f"/files/{holdout['id']}")).status_code == 200
+    words = words_of(await person.get(f"/datasets/{dataset_id}"))
+    assert "its holdout file is deleted: upload it again" in words
+    refused = await person.get(f"/jobs/new?dataset={dataset_id}")
+    assert (refused.status_code, "its holdout file is deleted" in words_of(refused)) == (400, True)
+    async with logged_in(world, "other") as other:
+        assert (await other.get(f"/jobs/new?dataset={dataset_id}")).status_code == 404
+
+
+def a_row() -> bytes:
+    """Bytes that no other file has."""
+    return ROW.replace(b'"content": "', b'"content": "' + mark().encode() + b" ", 1)
+
+
+def a_ready(dataset_id: str, base_sha: str, training: str, holdout: str | None = None) -> DatasetReady:
     counts = DatasetCounts(rows=12_000, windows=400, tokens=1_000, loss_tokens=500)
     return DatasetReady(
         dataset_id=dataset_id, tenant="demo", dataset_version=a_sha(dataset_id), manifest_sha256=a_sha("manifest"),
         base_sha=base_sha, template_sha256=a_sha("template"), counts=counts, benchmarks={}, suites={},
+        files=DatasetFiles(training=training, holdout=holdout),
     )  # fmt: skip
 
 
