@@ -239,6 +239,15 @@ ADDRESS_OF_ID = """
     UNION ALL SELECT '/models/' || model_id FROM model WHERE model_id = $2 AND tenant = $1
     UNION ALL SELECT '/sweeps/' || sweep_id FROM sweep WHERE sweep_id = $2 AND tenant = $1
     UNION ALL SELECT '/webhooks/' || endpoint_id FROM webhook_endpoint WHERE endpoint_id = $2 AND tenant = $1"""
+ADDRESSES_OF_PREFIX = """
+    SELECT address FROM (
+        SELECT '/jobs/' || job_id AS address FROM job WHERE starts_with(job_id, $2) AND tenant = $1
+        UNION ALL SELECT '/datasets/' || dataset_id FROM dataset WHERE starts_with(dataset_id, $2) AND tenant = $1
+        UNION ALL SELECT '/models/' || model_id FROM model WHERE starts_with(model_id, $2) AND tenant = $1
+        UNION ALL SELECT '/sweeps/' || sweep_id FROM sweep WHERE starts_with(sweep_id, $2) AND tenant = $1
+        UNION ALL SELECT '/webhooks/' || endpoint_id FROM webhook_endpoint
+                   WHERE starts_with(endpoint_id, $2) AND tenant = $1) AS known
+     ORDER BY address LIMIT $3"""
 LATEST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 ORDER BY updated_at DESC LIMIT $2"
 EVENTS_OF_TYPES = f"""
     SELECT {EVENT_COLUMNS} FROM job_event WHERE job_id = $1 AND type = ANY ($2) ORDER BY id LIMIT 1000"""
@@ -404,6 +413,12 @@ async def find_address(database: Database, tenant: str, object_id: str) -> str |
     """Return where the page shows the job, dataset, model, sweep or endpoint of this id."""
     address: str | None = await database.fetchval(ADDRESS_OF_ID, tenant, object_id)
     return address
+
+
+async def list_addresses(database: Database, tenant: str, prefix: str, *, limit: int) -> list[str]:
+    """Return where the page shows what has an id that begins so, by address."""
+    rows = await database.fetch(ADDRESSES_OF_PREFIX, tenant, prefix, limit)
+    return [row["address"] for row in rows]
 
 
 async def list_latest_routes(database: Database, tenant: str, *, limit: int) -> list[Route]:

@@ -22,6 +22,8 @@ from services.gateway.page.views import JobView, job_view
 router = APIRouter()
 
 ROWS = 50
+NAMED = 20
+"""Most objects that are named whose ids begin with what is searched."""
 ORDERS: Mapping[JobOrder, str] = {
     "created": "newest first",
     "worst": "worst first",
@@ -69,10 +71,17 @@ class Chip:
 
 
 @router.get("/jobs")
-async def jobs(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
+async def jobs(
+    request: Request, visitor: Present, context: Context, listed: Listed, go: bool = False
+) -> Response:
+    """`go`: whether the search was sent, which leads to the only object whose id begins so; one that is typed leads
+    to an object by its whole id alone."""
     tenant, database = visitor.principal.tenant, context.service.database
-    if listed.q and (address := await job_readmodels.find_address(database, tenant, listed.q)):
-        if "hx-request" in request.headers:
+    is_part = "hx-request" in request.headers
+    named = await _named(context, tenant, listed.q)
+    address = listed.q and await job_readmodels.find_address(database, tenant, listed.q)
+    if address := address or (named[0] if go and len(named) == 1 else ""):
+        if is_part:
             return Response(headers={"hx-redirect": address, **render.HEADERS})
         return RedirectResponse(address, 303, render.HEADERS)
     views, has_more = await _rows(context, visitor, listed)
@@ -83,8 +92,17 @@ async def jobs(request: Request, visitor: Present, context: Context, listed: Lis
         has_more=has_more,
         counts=counts,
         curves=curves,
+        others=[each for each in named if not each.startswith("/jobs/")],
+        headers={"hx-push-url": listed.address()} if go and is_part else {},
         now=database.now(),
     )
+
+
+async def _named(context: Gateway, tenant: str, text: str) -> list[str]:
+    """Addresses of what has an id that begins with the text."""
+    if not search.is_id_prefix(text):
+        return []
+    return await job_readmodels.list_addresses(context.service.database, tenant, text, limit=NAMED)
 
 
 def _list(
@@ -96,6 +114,8 @@ def _list(
     has_more: bool,
     counts: Mapping[str, int],
     curves: Mapping[str, Sparkline],
+    others: list[str],
+    headers: Mapping[str, str],
     now: datetime,
 ) -> HTMLResponse:
     chosen = search.parse(listed.q).states
@@ -107,7 +127,9 @@ def _list(
         request,
         "jobs.html.jinja",
         visitor,
+        headers=headers,
         jobs=views,
+        others=others,
         sparklines=curves,
         listed=listed,
         chips=_chips(listed, counts),

@@ -19,6 +19,8 @@ GROUPS: Mapping[str, tuple[JobState, ...]] = {
 }
 """States that a list counts together."""
 TERM = re.compile(r"(?P<name>[\w.-]+)(?P<operator>[:<>])(?P<value>.+)")
+ID_PREFIX = re.compile(r"(ftjob-|ds-|mv-|sweep-|whe_)[\w.-]+")
+"""The beginning of an id that has a page, with something of the id's own."""
 UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 AGE = re.compile(r"(\d{1,4})(s|min|h|d)")
 AMOUNT = re.compile(r"\d{1,9}(\.\d{1,6})?")
@@ -36,6 +38,10 @@ def parse(text: str) -> JobFilter:
         else:
             _add(fields, match["name"], match["operator"], match["value"])
     return JobFilter(words=tuple(words), **fields)
+
+
+def is_id_prefix(text: str) -> bool:
+    return ID_PREFIX.fullmatch(text) is not None
 
 
 def _add(fields: dict[str, Any], name: str, operator: str, value: str) -> None:

@@ -97,6 +97,32 @@ def row_of(answer: httpx.Response, job_id: str) -> str:
     return answer.text.partition(f'<tr id="job-{job_id}">')[2].partition("</tr>")[0]
 
 
+class TestSearch:
+    async def test_leads_to_the_only_object_whose_id_begins_so(self, world, tenant, person):
+        dataset = await world.a_dataset(tenant)
+        other = await world.a_dataset("demo")
+        part = dataset[:-1]
+        jumped = await person.get(f"/jobs?q={part}&go=true")
+        assert (jumped.status_code, jumped.headers["location"]) == (303, f"/datasets/{dataset}")
+        typed = await person.get(f"/jobs?q={part}", headers={"hx-request": "true"})
+        assert "hx-redirect" not in typed.headers, "while somebody types, the page stays"
+        assert f"Ids that begin so: {dataset}" in words_of(typed)
+        sent = await person.get(f"/jobs?q={part}&sort=created&go=true", headers={"hx-request": "true"})
+        assert sent.headers["hx-redirect"] == f"/datasets/{dataset}"
+        assert "Ids that begin so" not in words_of(await person.get(f"/jobs?q={other}&go=true"))
+
+    async def test_lists_several(self, world, tenant, person):
+        common = f"ds-{mark()}"
+        datasets = [f"{common}-{number}" for number in (1, 2)]
+        add = "INSERT INTO dataset (dataset_id, tenant, state) VALUES ($1, $2, 'validating')"
+        await world.db.executemany(add, [(each, tenant) for each in datasets])
+        answer = await person.get("/jobs?q=ds-&go=true", headers={"hx-request": "true"})
+        assert answer.status_code == 200, "a kind is no prefix of an id"
+        answer = await person.get(f"/jobs?q={common}&sort=created&go=true", headers={"hx-request": "true"})
+        assert answer.headers["hx-push-url"] == f"/jobs?q={common}"
+        assert all(f'href="/datasets/{each}"' in answer.text for each in datasets)
+
+
 class TestJobs:
     async def test_are_worst_first_where_the_address_says_so(self, person, jobs):
         answer = await person.get("/jobs?sort=worst")
