@@ -1,8 +1,9 @@
 """The gate of a model: what was asked of how many items, how the candidate did beside its base, and the verdict."""
 
+import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from services.gateway import job_readmodels, model, readmodels
@@ -19,12 +20,20 @@ from services.gateway.routes.models import model_version
 router = APIRouter()
 
 ITEMS = 20
+NUMBERED = re.compile(r"item-([0-9]{1,7})")
 
 
 @router.get("/models/{model_id}/gate")
 async def gate(
-    request: Request, visitor: Present, context: Context, model_id: str, after: str | None = None
+    request: Request,
+    visitor: Present,
+    context: Context,
+    model_id: str,
+    after: str | None = None,
+    item: Annotated[str, Query(max_length=300)] = "",
 ) -> Response:
+    """`item`: one of the holdout, whose page is shown where `after` names none."""
+    after = after or before_page_of(item)
     version = await model_version(visitor.principal, context, model_id)
     shown = await _verdict(context, version)
     newest: model.Evaluation | None = shown["verdict"]
@@ -41,9 +50,17 @@ async def gate(
         items=items,
         next=following,
         after=after,
+        item=item,
         stream=f"/models/{version.model_id}/gate/stream",
         **shown,
     )
+
+
+def before_page_of(item_id: str) -> str | None:
+    """Return the item that the item's page begins after; None for the first page, and where the id has no number."""
+    match = NUMBERED.fullmatch(item_id)
+    skipped = (max(int(match[1]), 1) - 1) // ITEMS * ITEMS if match else 0
+    return f"item-{skipped}" if skipped else None
 
 
 async def _verdict(context: Gateway, version: model.ModelVersion) -> dict[str, Any]:

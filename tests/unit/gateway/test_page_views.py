@@ -8,10 +8,11 @@ import pytest
 from schemas.evaluation import CheckResult, Criterion, Interval
 from schemas.lifecycle import JobState
 from services.gateway.model import Job, Step
+from services.gateway.page import verdicts
 from services.gateway.page.render import environment
 from services.gateway.page.sessions import csrf_of, new_token, safe_path
 from services.gateway.page.sparklines import drawn
-from services.gateway.page.verdicts import check_views, criterion_view, differing, picture
+from services.gateway.page.verdicts import CriterionView, Picture, check_views, differing, scales_of, unit_of
 from services.gateway.page.views import commands, job_view, time_left
 from tests.builders import NOON
 
@@ -131,6 +132,15 @@ def a_criterion(**changes: Any) -> Criterion:
     return Criterion(**fields | changes)
 
 
+def picture(criterion: Criterion, *beside: Criterion) -> Picture:
+    """`beside`: others of the gate."""
+    return verdicts.picture(criterion, scales_of([criterion, *beside])[unit_of(criterion)])
+
+
+def criterion_view(criterion: Criterion) -> CriterionView:
+    return verdicts.criterion_view(criterion, scales_of([criterion])[unit_of(criterion)])
+
+
 def test_a_picture_has_worse_on_the_left():
     better = picture(a_criterion())
     assert better.low < better.point < better.limit < better.high < better.zero
@@ -143,6 +153,29 @@ def test_a_number_without_a_base_is_drawn_beside_its_rule():
     alone = picture(a_criterion(baseline=None, change_interval=None, interval=Interval(low=87.4, high=96.6)))
     assert alone.zero is None
     assert alone.low < alone.point < alone.limit < alone.high
+
+
+def test_rows_of_one_unit_have_one_scale_with_round_numbers():
+    safety, wide = a_criterion(), a_criterion(change_interval=Interval(low=-28.0, high=18.0))
+    ticks = picture(safety, wide).ticks
+    assert [tick.text for tick in ticks] == ["-20 pt", "0 pt"]
+    assert picture(safety, wide).zero == picture(wide, safety).zero == ticks[1].at
+    assert [(tick.at, tick.text) for tick in picture(wide, safety).ticks] == [
+        (tick.at, tick.text) for tick in ticks
+    ]
+    assert picture(safety).low < picture(safety, wide).low, "a scale of its own would reach less far"
+    rate = {"metric": "win_rate", "value": 0.61, "baseline": None, "threshold": 0.5, "change_interval": None}
+    judge = a_criterion(**rate, interval=Interval(low=0.55, high=0.7))
+    assert [tick.text for tick in picture(judge, wide).ticks] == ["50 %", "60 %", "70 %"]
+    assert picture(judge, wide).ticks[-1].anchor == "end"
+
+
+def test_where_less_is_better_numbers_fall_to_the_right():
+    worse = picture(a_criterion(higher_is_better=False))
+    assert [tick.text for tick in worse.ticks] == ["0 pt", "-5 pt"]
+    assert worse.ticks[0].at == worse.zero
+    same = {"value": 2.0, "baseline": 2.0, "threshold": 2.0, "change_interval": Interval(low=0.0, high=0.0)}
+    assert picture(a_criterion(**same)).ticks == (), "a scale of one number"
 
 
 def test_a_criterion_has_its_numbers_in_their_unit():

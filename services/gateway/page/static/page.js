@@ -91,6 +91,19 @@ function item(by) {
   items[Math.min(Math.max(at + by, 0), items.length - 1)]?.focus();
 }
 
+// The address holds the item that is looked at.
+$("#items")?.addEventListener("focusin", ({ target }) => {
+  const name = target.closest("article")?.dataset.item;
+  if (name) inAddress("item", name);
+});
+function inAddress(name, value) {
+  const url = new URL(location.href);
+  if (value) url.searchParams.set(name, value); else url.searchParams.delete(name);
+  history.replaceState(history.state, "", url);
+}
+const itemOfAddress = new URL(location.href).searchParams.get("item");
+if (itemOfAddress) $(`#items [data-item="${CSS.escape(itemOfAddress)}"]`)?.focus();
+
 // Jobs that are chosen in the list are compared.
 document.addEventListener("change", ({ target }) => { if (target.name === "runs") choose(); });
 function choose() {

@@ -1,0 +1,75 @@
+"""In a real browser: what is done from a list, and what a link to a page holds."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from schemas import layout
+from services.gateway.page import assets
+from tests import browser
+
+playwright = browser.require()
+expect = playwright.expect
+expect.set_options(timeout=40_000)
+
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
+    ),
+    # Its driver is a process whose pipes are closed after the loop.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+async def chromium() -> AsyncIterator[Any]:
+    async with browser.opened(playwright) as chromium:
+        yield chromium
+
+
+async def test_a_job_is_cancelled_from_the_list_after_a_question(world, chromium):
+    job = await world.a_running_job()
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs?q={job.removeprefix('ftjob-')}")
+        await page.get_by_role("button", name="Cancel…").click()
+        dialog = page.locator(f"#ask-cancel-{job}")
+        await expect(dialog).to_contain_text("Cancel job test?")
+        await dialog.get_by_role("button", name="Cancel job").click()
+        await expect(page.locator("#answer")).to_contain_text("cancel asked")
+        assert (await world.heard(job, "CancelJob")).message.tenant == "demo"
+
+
+async def test_a_link_holds_the_zone_of_times_and_the_item_of_a_gate(world, chromium):
+    version = await a_gated_model(world, "demo")
+    newest = (
+        "SELECT eval_id FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 1"
+    )
+    eval_id = await world.db.fetchval(newest, version.model_id)
+    lines = "\n".join(json.dumps({"outcome": "failed", "prompt": f"question {n}"}) for n in range(1, 31))
+    await world.objects.put_bytes(layout.evaluation_items(eval_id, "holdout", 0), lines.encode())
+    gate = f"/models/{version.model_id}/gate"
+    async with browser.visiting(chromium, world) as page:
+        await page.goto(f"/jobs/{version.job_id}/timeline?tz=Asia/Kolkata")
+        zone, time = page.locator("#zone"), page.locator("#events time").last
+        await expect(zone).to_have_text("UTC+5:30")
+        exact = datetime.fromisoformat(await time.get_attribute("datetime"))
+        there = exact.astimezone(ZoneInfo("Asia/Kolkata"))
+        await expect(time).to_have_text(f"{there:%H:%M:%S}")
+        await expect(time).to_have_attribute("title", f"{there:%Y-%m-%d %H:%M:%S} UTC+5:30")
+        await zone.click()
+        await page.wait_for_url(f"**/jobs/{version.job_id}/timeline")
+        await expect(time).to_have_text(f"{exact:%H:%M:%S}")
+        await expect(zone).to_have_text("UTC")
+
+        await page.goto(f"{gate}?item=item-25")
+        await expect(page.locator("[data-item=item-25]")).to_be_focused()
+        await page.keyboard.press("]")
+        await page.wait_for_url("**/gate?item=item-26")
+        await page.goto(f"{gate}?item=item-99")
+        await expect(page.locator("#items")).to_contain_text("Item item-99 is not on this page")
