@@ -11,6 +11,7 @@ import pytest
 from schemas import layout
 from services.gateway.page import assets
 from tests import browser
+from tests.integration.gateway.pages import a_gated_model
 
 playwright = browser.require()
 expect = playwright.expect
