@@ -115,4 +115,6 @@ class Api:
             message = answer.json()["error"]["message"]
         except (ValueError, KeyError, TypeError):
             message = answer.text[:500]
-        raise RefusedByPlatform(f"{answer.status_code}: {message}")
+        request_id = answer.headers.get("x-request-id")
+        named = f" (request {request_id})" if request_id else ""
+        raise RefusedByPlatform(f"{answer.status_code}: {message}{named}")

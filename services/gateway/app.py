@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from services.gateway import alerts as gateway_alerts
 from services.gateway import deployments, errors, handlers, page, recent_events, store, usage
 from services.gateway.deps import Gateway
-from services.gateway.middleware import BoundedBody, HttpsOnly, Measured, Traced
+from services.gateway.middleware import BoundedBody, HttpsOnly, Identified, Measured, Traced
 from services.gateway.page import problems
 from services.gateway.removal import Remover
 from services.gateway.responses import ErrorBody
@@ -92,6 +92,7 @@ def build(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BoundedBody, upload_bytes=settings.max_upload_bytes)
     app.add_middleware(Traced)
     app.add_middleware(Measured)
+    app.add_middleware(Identified)
     app.add_middleware(HttpsOnly)
     app.mount("/metrics", metrics_app())
 

@@ -25,6 +25,9 @@ from shared.text import storable
 log = get_logger(__name__)
 
 RETRY_SECONDS = 5
+REQUEST_ID = "x-request-id"
+"""Header in which OpenAI's clients look for a request's id. An unexpected error is answered outside of what surrounds
+requests, so that errors have it of their own."""
 WORTH_WAITING = timedelta(minutes=1)
 AWAY = (ConnectionError, TimeoutError, socket.gaierror, asyncpg.InterfaceError, asyncpg.PostgresError)
 """What a database that cannot be reached raises; `is_unavailable` has the last word."""
@@ -116,7 +119,19 @@ def request_id_of(request: Request) -> str:
 
 
 def as_json(request: Request, error: ApiError) -> Response:
-    return error.answer()
+    """Answer a program. What is refused is logged by the id that the answer has, without what anybody may send at
+    will: a key that is none, or more than is taken."""
+    if error.status not in (401, 429) and error.status < 500:
+        log.info(
+            "request refused",
+            request_id=request_id_of(request),
+            path=request.url.path,
+            status=error.status,
+            code=error.body["error"]["code"],
+        )
+    answer = error.answer()
+    answer.headers[REQUEST_ID] = request_id_of(request)
+    return answer
 
 
 def install(app: FastAPI, show: Callable[[Request, ApiError], Response] = as_json) -> None:

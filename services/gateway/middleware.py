@@ -1,4 +1,4 @@
-"""What surrounds every request: a span, a measurement, a bound on the size of its body."""
+"""What surrounds every request: an id, a span, a measurement, a bound on the size of its body."""
 
 import re
 import time
@@ -6,9 +6,10 @@ import time
 from prometheus_client import Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.errors import ApiError
+from services.gateway.errors import REQUEST_ID, ApiError, request_id_of
 from services.gateway.uploads import MAX_PART_BYTES
 from shared.telemetry.tracing import span
 
@@ -49,6 +50,26 @@ class Measured:
             await send(message)
 
         await self._app(scope, receive, send_measured)
+
+
+class Identified:
+    """Gives each request of a program the id that its answer's header names, as OpenAI's does, and the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(Request(scope))
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
 
 
 class Traced:

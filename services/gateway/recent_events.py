@@ -15,6 +15,8 @@ from shared.text import storable
 MOST_OF_A_TENANT = 100_000
 LOOKED_AT = 5_000
 """Events in which a text is looked for at once."""
+COUNTED = 20_000
+"""Most events of the last hour that are counted by minute."""
 LOOK_BACK = 1_000
 LATE = timedelta(seconds=30)
 """A number may be seen before a smaller one, whose transaction commits later: so long, and so far back."""
@@ -89,6 +91,19 @@ LIST_NEWER = f"""
     SELECT {columns(RecentEvent)} FROM recent_event
      WHERE tenant = $1 AND number > $2 - {LOOK_BACK} AND (number > $2 OR recorded_at > $6)
        AND {MATCHES} AND {HAS_TEXT} ORDER BY number DESC LIMIT $7"""
+# From the newest one back to the first that is too old, which ends the look.
+COUNT_BY_MINUTE = f"""
+    WITH looked AS (
+        SELECT sent_at FROM recent_event
+         WHERE tenant = $1 AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR subject = $3)
+           AND number > coalesce(
+               (SELECT number FROM (
+                    SELECT number, recorded_at FROM recent_event
+                     WHERE tenant = $1 AND ($2::text IS NULL OR type = $2) AND ($3::text IS NULL OR subject = $3)
+                     ORDER BY number DESC LIMIT {COUNTED}) AS newest
+                 WHERE recorded_at <= $4 LIMIT 1), 0)
+         ORDER BY number DESC LIMIT {COUNTED})
+    SELECT date_trunc('minute', sent_at, 'UTC') AS minute, count(*) AS count FROM looked GROUP BY 1"""
 FIND_NEWEST = "SELECT max(number) FROM recent_event WHERE tenant = $1"
 PRUNE_OLD = """
     DELETE FROM recent_event WHERE number = ANY(ARRAY(
@@ -156,6 +171,16 @@ async def list_newer(
     return await select(
         RecentEvent, database, LIST_NEWER, tenant, after, *values, database.now() - LATE, limit
     )
+
+
+async def count_by_minute(
+    database: Database, tenant: str, event_filter: EventFilter, *, since: datetime
+) -> dict[datetime, int]:
+    """Count events of the type and subject that were recorded since then by the minute in which they were sent; the
+    newest `COUNTED` where there are more."""
+    values = event_filter.type or None, event_filter.subject or None
+    rows = await database.fetch(COUNT_BY_MINUTE, tenant, *values, since)
+    return {row["minute"]: row["count"] for row in rows}
 
 
 async def find_newest(database: Database, tenant: str) -> int:

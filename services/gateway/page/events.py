@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -9,15 +10,17 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from services.gateway import recent_events
-from services.gateway.deps import Context
+from services.gateway.deps import Context, Gateway
 from services.gateway.errors import not_found
-from services.gateway.page import render, streams
+from services.gateway.page import event_rates, render, streams
+from services.gateway.page.event_rates import MINUTES, Rate
 from services.gateway.page.sessions import Present
 from services.gateway.recent_events import EventFilter
 
 router = APIRouter()
 
 ROWS = 50
+DRAW_EVERY = timedelta(seconds=20)
 MOST_AT_ONCE = 200
 """New events that a stream sends at once; of more it says how many there are at least."""
 PAGES = {"ftjob-": "jobs", "ds-": "datasets", "mv-": "models", "sweep-": "sweeps"}
@@ -71,6 +74,7 @@ async def events(request: Request, visitor: Present, context: Context, listed: L
         visitor,
         stream=stream,
         events=page.rows,
+        rate=None if listed.before else await _rate(context, tenant, listed),
         listed=listed,
         types=await recent_events.list_types(database, tenant),
         older=page.older,
@@ -84,6 +88,18 @@ async def events(request: Request, visitor: Present, context: Context, listed: L
     )
 
 
+async def _rate(context: Gateway, tenant: str, listed: Asked) -> Rate | None:
+    """Return events a minute; None where only those with a text are listed, which are not counted."""
+    if listed.q:
+        return None
+    database = context.service.database
+    now = database.now()
+    since = now - timedelta(minutes=MINUTES)
+    counts = await recent_events.count_by_minute(database, tenant, listed.filter, since=since)
+    is_whole = sum(counts.values()) < recent_events.COUNTED
+    return event_rates.drawn(counts, now=now, is_whole=is_whole)
+
+
 def link_of(subject: str) -> str | None:
     """Return the page of what an event is about; None where it has none."""
     return next((f"/{page}/{subject}" for prefix, page in PAGES.items() if subject.startswith(prefix)), None)
@@ -94,6 +110,16 @@ async def stream(request: Request, visitor: Present, context: Context, listed: L
     """Events that fit, each once for this stream; a page that comes back knows its rows by their ids."""
     tenant, database = visitor.principal.tenant, context.service.database
     sent: set[int] = set()
+    drawn_at = database.now()
+
+    async def rate_part() -> list[streams.Event]:
+        """The bars once more, where they are older than a few seconds."""
+        nonlocal drawn_at
+        if database.now() - drawn_at < DRAW_EVERY:
+            return []
+        drawn_at = database.now()
+        rate = await _rate(context, tenant, listed)
+        return [streams.part("rate", render.text("event_rate.html.jinja", rate=rate))]
 
     async def look(last: str) -> streams.Changes:
         after = int(last) if last.isascii() and last.isdigit() and len(last) < 19 else 0
@@ -105,10 +131,11 @@ async def stream(request: Request, visitor: Present, context: Context, listed: L
         if len(fresh) > MOST_AT_ONCE:
             return streams.Changes(str(newest), (("newer", len(fresh)),))
         sent.update(row.number for row in fresh)
+        bars = await rate_part()
         if not fresh:
-            return streams.Changes(str(newest))
+            return streams.Changes(str(newest), tuple(bars))
         html = render.text("event_rows.html.jinja", events=fresh, listed=listed, link_of=link_of)
-        return streams.Changes(str(newest), (("events", {"html": html, "count": len(fresh)}),))
+        return streams.Changes(str(newest), (("events", {"html": html, "count": len(fresh)}), *bars))
 
     return streams.follow(request, context, visitor, look)
 

@@ -5,7 +5,7 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from services.gateway.errors import ApiError, request_id_of
+from services.gateway.errors import ApiError, as_json, request_id_of
 from services.gateway.page import render
 from shared.log import get_logger
 
@@ -37,7 +37,7 @@ def wants_html(request: Request) -> bool:
 def shown(request: Request, error: ApiError) -> Response:
     """Answer with a page where a person looks, with JSON else."""
     if not wants_html(request):
-        return error.answer()
+        return as_json(request, error)
     if error.status == 401:
         return _to_login(request)
     body, request_id = error.body["error"], request_id_of(request)

@@ -147,6 +147,15 @@ async def test_events_are_found_by_type_subject_and_text(world, person, tenant):
     }.items():
         answer = await person.get(f"/events?{query}")
         assert sorted(re.findall(r'href="/jobs/(ftjob-[^"]+)"', answer.text)) == sorted(subjects), query
+    for query, words in {
+        "": "3 events of the last hour, at most",
+        "type=JobFailed": "2 events of the last hour, at most",
+        f"type=JobFailed&subject={first}": "1 event of the last hour, at most 1 a minute",
+    }.items():
+        answer = await person.get(f"/events?{query}")
+        assert words in words_of(answer)
+        assert '<svg class="rate"' in answer.text
+    assert '<svg class="rate"' not in (await person.get("/events?q=STEP")).text, "texts are not counted"
     assert "None fits. All events" in words_of(await person.get("/events?q=nowhere"))
     options = re.search(r'name="type">(.*?)</select>', (await person.get("/events")).text)[1]
     assert re.sub(r"<[^>]*>", " ", options).split() == ["all", "JobFailed", "JobRunning"]

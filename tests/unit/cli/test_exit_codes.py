@@ -71,6 +71,12 @@ class TestRefused:
         retune.answers["GET /fine_tuning/jobs/ftjob-1"] = failing(status, "job 'ftjob-1' does not exist")
         assert retune.run("jobs", "show", "ftjob-1") == (1, "", f"{status}: job 'ftjob-1' does not exist\n")
 
+    def test_a_refusal_names_the_request_by_which_it_is_logged(self, retune):
+        retune.answers["GET /deployments"] = lambda request: httpx.Response(
+            500, json={"error": {"message": "internal error"}}, headers={"x-request-id": "req-1"}
+        )
+        assert retune.run("deployments", "list") == (1, "", "500: internal error (request req-1)\n")
+
     def test_an_answer_that_is_no_json_is_shown_as_it_is(self, retune):
         retune.answers["GET /deployments"] = lambda request: httpx.Response(502, text="bad gateway")
         assert retune.run("deployments", "list") == (1, "", "502: bad gateway\n")

@@ -2,6 +2,7 @@ import re
 
 import asyncpg
 import httpx
+import openai
 import pytest
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -131,3 +132,43 @@ async def test_a_page_of_an_error_has_the_id_by_which_the_request_is_logged():
     assert failed == ids
     assert pages[:2] == [(each, 500) for each in ids]
     assert pages[2][1] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "event"), [("/fail", 500, "request failed"), ("/absent", 404, "request refused")]
+)
+async def test_a_program_has_the_id_where_openais_client_looks_for_it(path, status, event):
+    app = FastAPI()
+    install(app)
+
+    @app.get("/fail")
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    with capture_logs() as logs:
+        async with openai.AsyncOpenAI(
+            api_key="key",
+            base_url="http://gateway",
+            max_retries=0,
+            http_client=httpx.AsyncClient(transport=transport),
+        ) as client:
+            with pytest.raises(openai.APIStatusError) as caught:
+                await client.get(path, cast_to=object)
+    assert caught.value.status_code == status
+    assert [entry["request_id"] for entry in logs if entry["event"] == event] == [caught.value.request_id]
+
+
+async def test_what_anybody_may_send_at_will_is_not_logged():
+    app = FastAPI()
+    install(app)
+
+    @app.get("/{status}")
+    async def refuse(status: int) -> None:
+        raise ApiError(status, "no", code="no")
+
+    with capture_logs() as logs:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            answers = [await client.get(f"/{status}") for status in (401, 429, 403)]
+    assert all(re.fullmatch("req-[0-9a-f]{16}", each.headers["x-request-id"]) for each in answers)
+    assert [entry["status"] for entry in logs] == [403]

@@ -3,12 +3,15 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import REGISTRY
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
+from services.gateway.errors import request_id_of
 from services.gateway.middleware import (
     MAX_BODY_BYTES,
     MAX_FORM_BYTES,
     BoundedBody,
     HttpsOnly,
+    Identified,
     Measured,
     Traced,
 )
@@ -48,6 +51,20 @@ def parts(number: int, size: int = 1024 * 1024):
         return left.pop(0)
 
     return receive
+
+
+@pytest.mark.parametrize(("path", "is_named"), [("/v1/files", True), ("/jobs", False)])
+async def test_each_answer_to_a_program_names_the_requests_id(path, is_named):
+    server, asked = Server(), []
+
+    async def answer(scope, receive, send) -> None:
+        asked.append(request_id_of(Request(scope)))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    await Identified(answer)(a_scope(path), parts(0), server.send)
+    headers = dict(server.sent[0]["headers"])
+    assert headers.get(b"x-request-id") == (asked[0].encode() if is_named else None)
 
 
 class TestMeasured:
