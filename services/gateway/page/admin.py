@@ -1,8 +1,10 @@
 """What the operator decides: tenants with their keys and quotas, and who has a login to Kafka."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Annotated, Any
 
@@ -38,6 +40,10 @@ class Secret:
     login: KafkaLogin | None = None
 
 
+BYTES = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024, "B": 1}
+SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,6}})?)\s*({'|'.join(BYTES)})")
+
+
 @dataclass(frozen=True)
 class QuotaView:
     name: str
@@ -71,15 +77,36 @@ def quota_views(
             getattr(limits, name),
             getattr(defaults, name),
             used.get(name),
-            "" if name not in decided else NO_LIMIT if decided[name] is None else str(decided[name]),
+            "" if name not in decided else typed_of(name, decided[name]),
         )
         for name, field in Quotas.model_fields.items()
     ]
 
 
+def typed_of(name: str, limit: int | None) -> str:
+    """Write a limit as the form takes it: bytes in the greatest unit of which they are a multiple."""
+    if limit is None:
+        return NO_LIMIT
+    if is_bytes(name):
+        unit = next((unit for unit in BYTES if limit and limit % BYTES[unit] == 0), "B")
+        return f"{limit // BYTES[unit]:,} {unit}"
+    return str(limit)
+
+
+def is_bytes(name: str) -> bool:
+    return name.endswith("_bytes")
+
+
+def bytes_of(text: str) -> str:
+    """Return the number of bytes that `20 GiB` means; a text that means none as it is, for the quota's own check."""
+    match = SIZE.fullmatch(text)
+    return text if match is None else str(int(Decimal(match[1]) * BYTES[match[2]]))
+
+
 def quotas_of(typed: Mapping[str, str]) -> Quotas:
     """Return what differs from the defaults. Raises ValidationError."""
     values = {name: value.strip().replace(",", "") for name, value in typed.items()}
+    values = {name: bytes_of(value) if is_bytes(name) else value for name, value in values.items()}
     return Quotas.model_validate({
         name: None if value == NO_LIMIT else value for name, value in values.items() if value
     })  # fmt: skip

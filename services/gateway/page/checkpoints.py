@@ -11,12 +11,13 @@ from fastapi.responses import RedirectResponse, Response
 
 from schemas.lifecycle import TERMINAL
 from services.gateway import job_readmodels, job_responses, model, readmodels, representations, submission
-from services.gateway.deps import Caller, Context, Gateway
+from services.gateway.deps import Caller, Context, Gateway, invalid_cursor
 from services.gateway.page import render
 from services.gateway.page.sessions import Sender
 from services.gateway.page.views import ModelView, model_view
 from services.gateway.routes import checkpoints, evaluations
 from services.gateway.routes.jobs import job_of
+from services.gateway.trained import CHECKPOINT
 
 router = APIRouter()
 
@@ -49,11 +50,13 @@ class CheckpointView:
         return [*dict.fromkeys(each for each in reasons if each)]
 
 
-async def shown(caller: Caller, context: Gateway, job_id: str) -> dict[str, Any]:
-    """Return what the tab shows: verified checkpoints that are kept, the newest first."""
+async def shown(caller: Caller, context: Gateway, job_id: str, after: str | None) -> dict[str, Any]:
+    """Return what the tab shows: verified checkpoints that are kept, the newest first. `after`: id of the checkpoint
+    that a page begins after. Raises ApiError where it is none of the job."""
     database = context.service.database
     job = await job_of(caller, context, job_id)
-    rows = await readmodels.list_checkpoints(database, job_id, caller.tenant, before=None, limit=ROWS + 1)
+    before = checkpoint_of(job_id, after) if after else None
+    rows = await readmodels.list_checkpoints(database, job_id, caller.tenant, before=before, limit=ROWS + 1)
     digests = [row.manifest_sha256 for row in rows[:ROWS]]
     sizes = await job_readmodels.find_checkpoint_sizes(database, job_id, digests)
     versions = await job_readmodels.find_models_of_bundles(database, caller.tenant, job_id, digests)
@@ -62,8 +65,17 @@ async def shown(caller: Caller, context: Gateway, job_id: str) -> dict[str, Any]
         "checkpoints": views(
             rows[:ROWS], sizes, versions, is_over=job.state in TERMINAL, why_stale=why_stale
         ),
-        "has_more": len(rows) > ROWS,
+        "after": after,
+        "next": representations.checkpoint(rows[ROWS - 1]).id if len(rows) > ROWS else None,
     }
+
+
+def checkpoint_of(job_id: str, name: str) -> tuple[int, int]:
+    """Return attempt and step. Raises ApiError where the name is of no checkpoint of the job."""
+    named = CHECKPOINT.fullmatch(name)
+    if named is None or named["job_id"] != job_id:
+        raise invalid_cursor(name)
+    return int(named["attempt"]), int(named["step"])
 
 
 def views(

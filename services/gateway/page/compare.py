@@ -1,5 +1,6 @@
 """Up to eight jobs beside each other: their curves, what they came to, and the settings that differ."""
 
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.job_readmodels import JobFilter
 from services.gateway.page import comparison, render, streams
-from services.gateway.page.comparison import MAX_RUNS
+from services.gateway.page.comparison import MAX_RUNS, ORDERS, Order
 from services.gateway.page.job import AXES, CHARTS, Metric
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.page.views import job_view
@@ -32,16 +33,19 @@ async def compare(
     runs: Annotated[tuple[str, ...], Query()] = (),
     base: Annotated[str, Query(max_length=200)] = "",
     add: Annotated[str, Query(max_length=200)] = "",
+    sort: Order = "chosen",
 ) -> HTMLResponse:
     """`runs`: ids of jobs, with commas between them or each by itself; `base`: the first of them."""
     tenant, database = visitor.principal.tenant, context.service.database
     job_ids = _chosen(",".join(runs), add)
     job_ids = [*dict.fromkeys(([base] if base in job_ids else []) + job_ids)]
     versions = await _versions(visitor, context, job_ids)
-    shown = await _shown(visitor, context, job_ids)
+    shown = await _shown(visitor, context, job_ids, sort)
     now = database.now()
     offered = await job_readmodels.list_jobs(database, tenant, JobFilter(), after=None, limit=OFFERED)
-    stream = f"/compare/stream?{urlencode({'runs': ','.join(job_ids), 'last': versions}, safe=',')}"
+    stream = (
+        f"/compare/stream?{urlencode({'runs': ','.join(job_ids), 'sort': sort, 'last': versions}, safe=',')}"
+    )
     return render.page(
         request,
         "compare.html.jinja",
@@ -63,16 +67,22 @@ def _chosen(runs: str, add: str = "") -> list[str]:
     return job_ids
 
 
-async def _shown(visitor: Visitor, context: Gateway, job_ids: list[str]) -> dict[str, Any]:
+async def _shown(
+    visitor: Visitor, context: Gateway, job_ids: list[str], sort: Order = "chosen"
+) -> dict[str, Any]:
     rows = [await job_of(visitor.principal, context, each) for each in job_ids]
     now = context.service.database.now()
     differing, num_equal = comparison.differences(rows) if rows else ([], 0)
+    runs = comparison.runs(rows, [job_view(row, now=now) for row in rows])
     return {
-        "runs": comparison.runs(rows, [job_view(row, now=now) for row in rows]),
+        "runs": runs,
+        "listed": comparison.in_order(runs, sort),
+        "sort": sort,
+        "orders": ORDERS,
         "job_ids": job_ids,
         "differing": differing,
         "num_equal": num_equal,
-        "address": _address,
+        "address": partial(_address, sort=sort),
     }
 
 
@@ -85,7 +95,11 @@ async def _versions(visitor: Visitor, context: Gateway, job_ids: list[str]) -> s
 
 @router.get("/compare/stream")
 async def stream(
-    request: Request, visitor: Present, context: Context, runs: Annotated[str, Query(max_length=2000)]
+    request: Request,
+    visitor: Present,
+    context: Context,
+    runs: Annotated[str, Query(max_length=2000)],
+    sort: Order = "chosen",
 ) -> StreamingResponse:
     """What the jobs came to, and which of them have curves that go on."""
     job_ids = _chosen(runs)
@@ -95,7 +109,7 @@ async def stream(
         versions = await _versions(visitor, context, job_ids)
         if versions == last:
             return streams.Changes(last)
-        html = render.text("compare_jobs.html.jinja", **await _shown(visitor, context, job_ids))
+        html = render.text("compare_jobs.html.jinja", **await _shown(visitor, context, job_ids, sort))
         before = last.split("-")
         before += [""] * (len(job_ids) - len(before))
         changed: list[JsonValue] = [
@@ -108,5 +122,6 @@ async def stream(
     return streams.follow(request, context, visitor, look)
 
 
-def _address(job_ids: list[str]) -> str:
-    return f"/compare?{urlencode({'runs': ','.join(job_ids)}, safe=',')}" if job_ids else "/compare"
+def _address(job_ids: list[str], sort: Order) -> str:
+    asked = {"runs": ",".join(job_ids)} | ({"sort": sort} if sort != "chosen" else {})
+    return f"/compare?{urlencode(asked, safe=',')}" if job_ids else "/compare"

@@ -1,7 +1,9 @@
 """Several jobs beside one of them: what they came to, and the settings that differ. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
 
 from schemas.specification import Recipe, Resources
 from services.gateway import model
@@ -10,6 +12,12 @@ from services.gateway.page.drafts import as_asked
 from services.gateway.page.views import JobView
 
 MAX_RUNS = 8
+Order = Literal["chosen", "loss", "cost"]
+ORDERS: Mapping[Order, str] = {
+    "chosen": "in the order of choice",
+    "loss": "lowest validation loss first",
+    "cost": "cheapest first",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,17 @@ def runs(rows: Sequence[model.Job], views: Sequence[JobView]) -> list[Run]:
         change, tone = _change(row, rows[0]) if number > 1 else ("baseline", "")
         shown.append(Run(number, view, number == 1, change, tone))
     return shown
+
+
+def in_order(shown: Sequence[Run], order: Order) -> list[Run]:
+    """Sort rows of the table, those without the number last; the numbers of the runs stay theirs."""
+    match order:
+        case "loss":
+            return sorted(shown, key=lambda run: (run.view.valid_loss is None, run.view.valid_loss or 0.0))
+        case "cost":
+            return sorted(shown, key=lambda run: Decimal(run.view.answer.retune.cost_usd))
+        case _:
+            return [*shown]
 
 
 def _change(row: model.Job, base: model.Job) -> tuple[str, str]:

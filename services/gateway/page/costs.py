@@ -18,7 +18,9 @@ from services.gateway.routes.costs import Month, as_file
 
 router = APIRouter()
 
-ROWS = 200
+ROWS = 100
+Begin = Annotated[int, Query(ge=0, le=costs.MOST_LINES)]
+"""Groups before those of the page."""
 MONTHS = 12
 """Months that can be chosen."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 200, 76, 8, 12, 26
@@ -67,20 +69,23 @@ async def shown(
     context: Context,
     by: Annotated[GroupedBy, Query()] = "job",
     month: Month = None,
+    begin: Begin = 0,
 ) -> Response:
-    values = await _shown(visitor, context, by, month)
-    stream = f"/costs/stream?by={by}&month={values['chosen']}"
+    values = await _shown(visitor, context, by, month, begin)
+    stream = f"/costs/stream?by={by}&month={values['chosen']}&begin={begin}"
     return render.page(
         request, "costs.html.jinja", visitor, stream=stream, months=_months(values["now"]), **values
     )
 
 
-async def _shown(visitor: Visitor, context: Gateway, by: GroupedBy, month: str | None) -> dict[str, Any]:
+async def _shown(
+    visitor: Visitor, context: Gateway, by: GroupedBy, month: str | None, begin: int
+) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     now = database.now()
     chosen = month or f"{now:%Y-%m}"
     period = costs.period_of(chosen)
-    rows = await costs.list_costs(database, tenant, by, period, at_most=ROWS + 1)
+    rows = (await costs.list_costs(database, tenant, by, period, at_most=begin + ROWS + 1))[begin:]
     days = await costs.list_costs(database, tenant, "day", period, at_most=31)
     present = await costs.find_total(database, tenant, costs.period_of(f"{now:%Y-%m}"))
     return {
@@ -88,7 +93,8 @@ async def _shown(visitor: Visitor, context: Gateway, by: GroupedBy, month: str |
         "chosen": chosen,
         "groups": GROUPS,
         "rows": [(row, costs.sums(row)) for row in rows[:ROWS]],
-        "has_more": len(rows) > ROWS,
+        "begin": begin,
+        "next": begin + ROWS if len(rows) > ROWS else None,
         "total": costs.sums(await costs.find_total(database, tenant, period)),
         "days": bars_of(days, period.since),
         "size": (WIDTH, HEIGHT, LEFT),
@@ -106,13 +112,14 @@ async def stream(
     context: Context,
     by: Annotated[GroupedBy, Query()] = "job",
     month: Month = None,
+    begin: Begin = 0,
 ) -> StreamingResponse:
     async def look(last: str) -> streams.Changes:
         newest = await costs.find_newest(context.service.database, visitor.principal.tenant)
         version = streams.version_of(newest)
         if version == last:
             return streams.Changes(last)
-        html = render.text("costs_parts.html.jinja", **await _shown(visitor, context, by, month))
+        html = render.text("costs_parts.html.jinja", **await _shown(visitor, context, by, month, begin))
         return streams.Changes(version, (streams.part("costs", html),))
 
     return streams.follow(request, context, visitor, look)

@@ -77,8 +77,10 @@ async def stream(
     tab: Tab = "curves",
     step: int = 0,
     types: Types = [],  # noqa: B006, FastAPI copies it
+    after: str | None = None,
 ) -> StreamingResponse:
-    """`step`: the last one that the page draws by itself; afterwards the id of the last event has it."""
+    """`step`: the last one that the page draws by itself; afterwards the id of the last event has it. `after`: the
+    checkpoint that a page of the tab Checkpoints begins after."""
     caller, database = visitor.principal, context.service.database
     await job_of(caller, context, job_id)
 
@@ -111,8 +113,9 @@ async def stream(
             html = render.text("job_cost.html.jinja", **await _cost(caller, context, job_id))
             parts.append(streams.part("cost", html))
         elif tab == "checkpoints":
-            written = await checkpoints.shown(caller, context, job_id)
-            html = render.text("job_checkpoints.html.jinja", visitor=visitor, now=database.now(), **written)
+            written = await checkpoints.shown(caller, context, job_id, after)
+            values = {"visitor": visitor, "now": database.now(), "job_id": job_id}
+            html = render.text("job_checkpoints.html.jinja", **values, **written)
             parts.append(streams.part("checkpoints", html))
         return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}/{validated}", tuple(parts))
 
@@ -262,7 +265,8 @@ async def job_tab(
     types: Types = [],  # noqa: B006, FastAPI copies it
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
 ) -> Response:
-    """`after`: the event that a page of the timeline begins after. `before`: the number of one of the tab Events."""
+    """`after`: the event, or checkpoint, that a page of its tab begins after. `before`: the number of one of the tab
+    Events."""
     options = {"after": after, "attempt": attempt, "node": node, "types": types, "before": before}
     return await _page(request, visitor, context, job_id, tab, **options)
 
@@ -276,6 +280,8 @@ async def _page(
     shown = await CONTENTS[tab](caller, context, job_id, **options)
     drawn = await _last_step(context, job_id)
     follows = [("tab", tab), ("step", drawn), *(("type", each) for each in options.get("types", ()))]
+    if tab == "checkpoints" and shown["after"]:
+        follows.append(("after", shown["after"]))
     return render.page(
         request,
         f"job_{tab}_tab.html.jinja",
@@ -377,8 +383,10 @@ async def _logs(
     }
 
 
-async def _checkpoints(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
-    return await checkpoints.shown(caller, context, job_id)
+async def _checkpoints(
+    caller: Caller, context: Gateway, job_id: str, *, after: str | None = None, **options: Any
+) -> dict[str, Any]:
+    return {"job_id": job_id, **await checkpoints.shown(caller, context, job_id, after)}
 
 
 async def _settings(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:

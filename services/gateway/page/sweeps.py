@@ -1,9 +1,9 @@
 """Sweeps: the list, and one with its trials, live, with pictures of what was tried."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from schemas.sweep import SweepState, TrialState
@@ -27,8 +27,10 @@ from services.gateway.sweeps import (
 router = APIRouter()
 
 ROWS = 50
-TRIALS = 200
-"""Trials of a sweep that are in its table."""
+TRIALS = 100
+"""Trials of a page of a sweep's table."""
+Begin = Annotated[int, Query(ge=0, lt=2**31)]
+"""Trials before those of the page."""
 STATES: Mapping[SweepState, Badge] = {
     SweepState.RUNNING: Badge("running", "active", "play"),
     SweepState.STOPPING: Badge("stopping", "active", "arrow"),
@@ -87,13 +89,15 @@ async def list_stream(request: Request, visitor: Present, context: Context) -> S
 
 
 @router.get("/sweeps/{sweep_id}")
-async def sweep(request: Request, visitor: Present, context: Context, sweep_id: str) -> Response:
-    shown = await _shown(visitor, context, sweep_id)
-    stream = None if shown["is_over"] else f"/sweeps/{sweep_id}/stream"
+async def sweep(
+    request: Request, visitor: Present, context: Context, sweep_id: str, begin: Begin = 0
+) -> Response:
+    shown = await _shown(visitor, context, sweep_id, begin)
+    stream = None if shown["is_over"] else f"/sweeps/{sweep_id}/stream?begin={begin}"
     return render.page(request, "sweep.html.jinja", visitor, stream=stream, **shown)
 
 
-async def _shown(visitor: Visitor, context: Gateway, sweep_id: str) -> dict[str, Any]:
+async def _shown(visitor: Visitor, context: Gateway, sweep_id: str, begin: int) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     row = await sweep_of(visitor.principal, context, sweep_id)
     trials = await list_trials(database, [sweep_id], tenant)
@@ -105,7 +109,9 @@ async def _shown(visitor: Visitor, context: Gateway, sweep_id: str) -> dict[str,
         "gate": GATES.get(best.verdict or "") if best and row.state is SweepState.SUCCEEDED else None,
         "created_at": row.created_at,
         "best": best,
-        "trials": sorted(trials, key=_rank)[:TRIALS],
+        "trials": sorted(trials, key=_rank)[begin : begin + TRIALS],
+        "begin": begin,
+        "next": begin + TRIALS if len(trials) > begin + TRIALS else None,
         "num_trials": len(trials),
         "trial_states": TRIAL_STATES,
         "course": sweep_pictures.course(trials),
@@ -124,14 +130,16 @@ def _rank(row: TrialRow) -> tuple[int, float, int]:
 
 
 @router.get("/sweeps/{sweep_id}/stream")
-async def stream(request: Request, visitor: Present, context: Context, sweep_id: str) -> StreamingResponse:
+async def stream(
+    request: Request, visitor: Present, context: Context, sweep_id: str, begin: Begin = 0
+) -> StreamingResponse:
     await sweep_of(visitor.principal, context, sweep_id)
 
     async def look(last: str) -> streams.Changes:
         version = await find_version(context.service.database, sweep_id, visitor.principal.tenant) or ""
         if version == last:
             return streams.Changes(last)
-        shown = await _shown(visitor, context, sweep_id)
+        shown = await _shown(visitor, context, sweep_id, begin)
         html = render.text("sweep_parts.html.jinja", visitor=visitor, **shown)
         return streams.Changes(version, (streams.part("sweep", html),))
 

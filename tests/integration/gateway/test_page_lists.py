@@ -8,8 +8,10 @@ import pytest
 
 from services.gateway import job_readmodels
 from services.gateway.job_readmodels import SAMPLES
+from services.gateway.page import checkpoints, costs, sweeps
 from shared.postgres.database import Database
 from tests.integration.gateway.pages import csrf_in, logged_in, words_of
+from tests.integration.gateway.sweep_rows import add_sweep
 from tests.integration.gateway.world import World, mark, new_key
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
@@ -26,15 +28,28 @@ ADD_STEPS = """
     INSERT INTO step (job_id, step, attempt, metrics)
     SELECT $1, step, 1, jsonb_build_object('loss', CASE WHEN step > $4 THEN 'NaN' ELSE (step % 2)::text END)
       FROM generate_series($2::int, $3::int) AS step"""
+ADD_CHECKPOINTS = """
+    INSERT INTO checkpoint (job_id, tenant, attempt, step, manifest_sha256, kind, metrics, state, created_at)
+    SELECT $1, $2, 1, step, md5(step::text) || md5($1), 'periodic', '{"train_loss": 1.0}', 'verified', now()
+      FROM generate_series(1, $3::int) AS step"""
+ADD_COSTS = """
+    INSERT INTO attempt_cost (job_id, attempt, tenant, pool, capacity_type, node_seconds, device_seconds, cost,
+                              charged, ended_at)
+    SELECT 'ftjob-cost-' || $1 || '-' || number, 1, $1, 'h100', 'spot', 60, 60, number, number, now()
+      FROM generate_series(1, $2::int) AS number"""
 TIMES = """[{"pool": "h100", "seconds": {"low": 60, "expected": 90, "high": 3600},
              "cost_usd": {"low": "1", "expected": "1", "high": "1"}, "attempts": 3, "alike": "pool", "error": null}]"""
 
 
-@pytest.fixture(scope="module")
-async def tenant(world: World) -> str:
+async def new_tenant(world: World) -> str:
     name = f"t-{mark()}"
     world.keys[name] = await new_key(world, name)
     return name
+
+
+@pytest.fixture(scope="module")
+async def tenant(world: World) -> str:
+    return await new_tenant(world)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +110,60 @@ def names(answer: httpx.Response) -> list[str]:
 
 def row_of(answer: httpx.Response, job_id: str) -> str:
     return answer.text.partition(f'<tr id="job-{job_id}">')[2].partition("</tr>")[0]
+
+
+class TestPages:
+    """Of lists that have more than one page shows, each row once and in the order that is said."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def tenant(cls, world: World) -> str:
+        """One whose other lists nobody looks at."""
+        return await new_tenant(world)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    async def person(cls, world: World, tenant: str) -> AsyncIterator[httpx.AsyncClient]:
+        async with logged_in(world, tenant) as client:
+            yield client
+
+    async def test_of_checkpoints(self, world):
+        job_id = await add_job(world, "demo", "succeeded", "many-checkpoints", age_minutes=60)
+        await world.db.execute(ADD_CHECKPOINTS, job_id, "demo", checkpoints.ROWS + 3)
+        path, steps = f"/jobs/{job_id}/checkpoints", []
+        async with logged_in(world) as person:
+            while path:
+                answer = await person.get(path)
+                steps += re.findall(rf'data-copy="ftckpt-{job_id}-1-(\d+)"', answer.text)
+                assert "Newest first" in words_of(answer)
+                following = re.search(r'href="([^"]+)" rel="next"', answer.text)
+                path = following[1] if following else ""
+            refused = await person.get(f"/jobs/{job_id}/checkpoints?after=ftckpt-other-1-1")
+        assert [*map(int, steps)] == [*range(checkpoints.ROWS + 3, 0, -1)]
+        assert refused.status_code == 400
+
+    async def test_of_trials(self, world, tenant, person):
+        sweep_id = await add_sweep(world, tenant, num_trials=sweeps.TRIALS + 5, state="succeeded")
+        first = await person.get(f"/sweeps/{sweep_id}")
+        words = words_of(first)
+        assert "Trials running first, then those trained to their end by loss, the lowest first" in words
+        assert f"1 to {sweeps.TRIALS} of {sweeps.TRIALS + 5} More trials" in words
+        second = await person.get(f"/sweeps/{sweep_id}?begin={sweeps.TRIALS}")
+        assert f"{sweeps.TRIALS + 1} to {sweeps.TRIALS + 5} of {sweeps.TRIALS + 5} First page" in words_of(
+            second
+        )
+        assert "No more trials" in words_of(await person.get(f"/sweeps/{sweep_id}?begin=1000"))
+
+    async def test_of_costs(self, world, tenant, person):
+        many = costs.ROWS + 2
+        await world.db.execute(ADD_COSTS, tenant, many)
+        names: list[str] = []
+        for begin in (0, costs.ROWS):
+            answer = await person.get(f"/costs?begin={begin}")
+            names += re.findall(r'href="/jobs/(ftjob-cost-[^"]+)"', answer.text)
+        assert len(names) == len({*names}) == many
+        assert names[0].endswith(f"-{many}"), "the most expensive is the first"
+        assert "No more" in words_of(await person.get("/costs?begin=5000"))
 
 
 class TestSearch:

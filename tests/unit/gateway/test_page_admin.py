@@ -29,6 +29,28 @@ def test_a_number_may_have_commas():
     }
 
 
+@pytest.mark.parametrize(
+    ("typed", "num_bytes", "written"),
+    [
+        ("20 GiB", 20 * 1024**3, "20 GiB"),
+        ("1.5GiB", 3 * 512 * 1024**2, "1,536 MiB"),
+        ("1,000", 1000, "1,000 B"),
+        ("2 TiB", 2 * 1024**4, "2 TiB"),
+        ("0", 0, "0 B"),
+    ],
+)
+def test_bytes_are_typed_and_written_with_their_unit(typed, num_bytes, written):
+    assert admin.quotas_of({"stored_bytes": typed}).stored_bytes == num_bytes
+    assert admin.typed_of("stored_bytes", num_bytes) == written
+    assert admin.quotas_of({"stored_bytes": written}).stored_bytes == num_bytes
+
+
+def test_a_size_in_no_known_unit_is_refused_by_name():
+    with pytest.raises(ValidationError) as caught:
+        admin.quotas_of({"stored_bytes": "20 GB"})
+    assert caught.value.errors()[0]["loc"][0] == "stored_bytes"
+
+
 @pytest.mark.parametrize("typed", ["x", "-1", "1.5"])
 def test_what_is_no_number_is_refused_by_name(typed):
     with pytest.raises(ValidationError) as caught:

@@ -1,11 +1,12 @@
 """Several jobs beside one of them."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from services.gateway.model import Job
-from services.gateway.page.comparison import differences, runs, why_not_comparable
+from services.gateway.page.comparison import differences, in_order, runs, why_not_comparable
 from services.gateway.page.views import job_view
 from tests.builders import NOON, a_sha
 from tests.unit.gateway.test_page_views import a_job
@@ -41,6 +42,16 @@ def test_a_loss_is_held_against_the_baseline_where_both_are_of_one_thing(changes
 
 def test_a_baseline_without_data_makes_nothing_comparable():
     assert why_not_comparable(a_run(), a_run(data=None)) == "the baseline's dataset is not ready"
+
+
+def test_rows_are_sorted_and_runs_keep_their_numbers():
+    rows = [a_run(valid_loss=2.0), a_run(valid_loss=None), a_run(valid_loss=1.0)]
+    costs = ("3", "1", "2")
+    rows = [row.model_copy(update={"cost": Decimal(cost)}) for row, cost in zip(rows, costs, strict=True)]
+    shown = runs(rows, [job_view(row, now=NOON) for row in rows])
+    assert [run.number for run in in_order(shown, "chosen")] == [1, 2, 3]
+    assert [run.number for run in in_order(shown, "loss")] == [3, 1, 2]
+    assert [run.number for run in in_order(shown, "cost")] == [2, 3, 1]
 
 
 def test_settings_that_differ_are_shown_alone():
