@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Attempt, BundleRef, Bytes, Count, JobId, Sha256, Step, TenantName, Value
 from schemas.capabilities import BaseCapabilities
+from schemas.exports import ExportedFile, ParityReport
 from schemas.numbers import plural
 from schemas.specification import DatasetFormat, DatasetSpec, Method, Weights, canonical_sha256
 
@@ -226,6 +227,15 @@ class ModelManifest(Value):
     base_sha: Sha256
     source: BundleRef
     job_id: JobId
+
+
+class ExportManifest(Value):
+    """`exports/<export id>/manifest.json`. Each file is a part, named by its content."""
+
+    digest: Sha256
+    """Digest of the model version that was exported."""
+    files: tuple[ExportedFile, ...]
+    parity: ParityReport
 
 
 class ResumeCertificate(Value):

@@ -72,6 +72,16 @@ def model(digest: str, path: str = MANIFEST) -> str:
     return f"models/{digest}/{path}"
 
 
+def export(export_id: str, path: str = MANIFEST) -> str:
+    """Return the key of an object of an export. `path` is the manifest or a part."""
+    return f"{exports(export_id)}{path}"
+
+
+def exports(export_id: str) -> str:
+    """Return the prefix of all that was stored of an export."""
+    return f"exports/{export_id}/"
+
+
 def evaluation(eval_id: str, path: str) -> str:
     return f"evals/{eval_id}/{path}"
 
@@ -137,7 +147,9 @@ class Access:
 
 
 ACCESS: dict[str, Access] = {
-    "gateway": Access(reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/"), writes=("blobs/",)),
+    "gateway": Access(
+        reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/", "exports/"), writes=("blobs/",)
+    ),
     "ingest": Access(
         reads=("blobs/", "base-models/", "datasets/", "features/"), writes=("datasets/", "features/")
     ),
@@ -150,7 +162,10 @@ ACCESS: dict[str, Access] = {
     "evaluator": Access(
         reads=("blobs/", "base-models/", "models/", "datasets/", "evals/"), writes=("evals/",)
     ),
-    "registry": Access(reads=("base-models/", "checkpoints/", "models/"), writes=("base-models/", "models/")),
+    "registry": Access(
+        reads=("base-models/", "checkpoints/", "models/", "exports/"),
+        writes=("base-models/", "models/", "exports/"),
+    ),
     "serving_controller": Access(reads=("base-models/", "models/")),
     "auditor": Access(reads=(AUDIT,), appends=(AUDIT,)),
     "admin": Access(

@@ -8,10 +8,12 @@ from pydantic import Field
 
 from schemas.base import (
     BundleRef,
+    Bytes,
     Count,
     JobId,
     Message,
     Reference,
+    Seconds,
     Sentence,
     Sha256,
     StartFrom,
@@ -19,6 +21,7 @@ from schemas.base import (
     Value,
 )
 from schemas.capabilities import BaseCapabilities
+from schemas.exports import ExportActivity, ExportedFile, ExportFormat, ParityReport, Quantization
 from schemas.job import StagePlan
 
 MAX_TEMPLATE_CHARACTERS = 200_000
@@ -82,10 +85,19 @@ class ArchiveModel(ModelCommand):
 
 
 class ExportModel(ModelCommand):
-    """Write the version in another format."""
+    """Write the version as files that run without the platform; one that there is already is answered again."""
 
-    format: Literal["safetensors", "gguf"]
+    format: ExportFormat
     """Format of the files."""
+    quantization: Quantization | None = None
+    """Type of the matrices of a GGUF file; None: f16. Safetensors keep the base model's own type."""
+
+
+class DeleteExport(ModelCommand):
+    """Delete the files of an export that is not under way."""
+
+    export_id: Reference
+    """Id of the export, `export-…`."""
 
 
 class DeleteModel(ModelCommand):
@@ -240,6 +252,59 @@ class ModelArchived(ModelFact):
 
     full_name: str
     """Name of the model version, `ft:<base>:<tenant>:<suffix>:<short digest>`."""
+
+
+class ExportFact(ModelFact):
+    export_id: str
+    """Id of the export, `export-…`."""
+    format: ExportFormat
+    """Format of the files."""
+    quantization: Quantization | None = None
+    """Type of the matrices of a GGUF file; None for safetensors."""
+
+
+class ModelExportStarted(ExportFact):
+    """The export is under way."""
+
+    estimated_bytes: Bytes
+    """Size of its files by estimate."""
+
+
+class ModelExportProgressed(ExportFact):
+    """How far the export is, for people."""
+
+    activity: ExportActivity
+    """What it is at."""
+    done: Count
+    """How much of `total` is done."""
+    total: Count
+    """Bytes, or sequences while the files are compared with the model; 0 where it is not known."""
+    seconds_left: Seconds | None = None
+    """Time that the activity takes from now on, by its pace so far; None where nothing is known of it."""
+
+
+class ModelExported(ExportFact):
+    """The files can be downloaded; they passed the comparison with the model that was trained."""
+
+    files: tuple[ExportedFile, ...]
+    size_bytes: Bytes
+    """Size of all files."""
+    parity: ParityReport
+
+
+class ModelExportFailed(ExportFact):
+    """There are no files."""
+
+    code: str
+    """Stable word for machines."""
+    message: str
+    """What happened, for people."""
+    parity: ParityReport | None = None
+    """The comparison that failed; None where it did not come to one."""
+
+
+class ModelExportDeleted(ExportFact):
+    """The files are deleted."""
 
 
 class AdaptersStale(Message):

@@ -42,6 +42,7 @@ NAMES = frozenset(
         "eval.devices.leased",
         "eval.work.saved",
         "eval.outcome.read",
+        "registry.export.worked",
         "gateway.accepted",
         "gateway.removed",
         "webhook.sent",

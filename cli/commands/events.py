@@ -13,6 +13,7 @@ from cli.output import show, show_table
 from schemas.dataset import DatasetFact, DatasetReady
 from schemas.evaluation import EvalProgressed
 from schemas.job import JobSubmitted, QueuePositionChanged
+from schemas.model import ModelExportProgressed
 from schemas.topics import TOPICS
 from schemas.training import TrainingPrepared
 from shared.messaging.delivery import Delivery, Unreadable
@@ -107,7 +108,7 @@ def _is_about(message: Any, job_id: str, datasets: set[str]) -> bool:
     """Facts of the job, and those of the dataset that it names."""
     if isinstance(message, DatasetFact):
         return message.dataset_id in datasets
-    is_progress = isinstance(message, EvalProgressed | QueuePositionChanged)
+    is_progress = isinstance(message, EvalProgressed | ModelExportProgressed | QueuePositionChanged)
     return getattr(message, "job_id", None) == job_id and not is_progress
 
 

@@ -327,6 +327,7 @@ async def _stale(event: model.AdaptersStale, unit: Unit) -> None:
 NOT_IN_TIMELINE = (
     training.StepsRecorded,
     evaluation.EvalProgressed,
+    model.ModelExportProgressed,
     job.QueuePositionChanged,
     sweep.TrialSubmitted,
 )
@@ -342,6 +343,10 @@ AWAITED = (
     model.DeploymentWithdrawn,
     model.ModelPromoted,
     model.ModelArchived,
+    model.ModelExportStarted,
+    model.ModelExported,
+    model.ModelExportFailed,
+    model.ModelExportDeleted,
     evaluation.EvalStarted,
     sweep.SweepSubmitted,
     sweep.SweepStopping,

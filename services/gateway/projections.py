@@ -31,6 +31,7 @@ from services.gateway.tables import (
     CORDON,
     DATASET,
     EVALUATION,
+    EXPORT,
     INCARNATION,
     JOB,
     KAFKA_USER,
@@ -40,6 +41,7 @@ from services.gateway.tables import (
     REPLICA,
     ROUTE,
     RUNNING_EVALUATION,
+    RUNNING_EXPORT,
     SUITE,
     SWEEP,
     TRIAL,
@@ -121,6 +123,12 @@ def _evaluation(*same: str, **others: object) -> Projection:
     unknown = {"reason": "", "checks": (), "evidence": None}
     values = {name: value for name, value in unknown.items() if name not in same} | others
     return into(EVALUATION, *same, created_at=now, progress=None, **values)
+
+
+def _export(*same: str, **others: object) -> Projection:
+    unknown = {"files": (), "parity": None, "code": "", "message": "", "finished_at": now}
+    values = {name: value for name, value in unknown.items() if name not in same} | others
+    return into(EXPORT, "format", "quantization", *same, progress=None, **values)
 
 
 def _route(*same: str, **others: object) -> Projection:
@@ -271,6 +279,13 @@ PROJECTIONS: dict[type[Message], Projection] = {
         VERSION, "stage", approved_by=None, approval_reason="", accepted_without_holdout=False
     ),
     model.ModelArchived: into(VERSION, stage="archived"),
+    model.ModelExportStarted: _export("estimated_bytes", created_at=now, finished_at=None, state="running"),
+    model.ModelExportProgressed: into(
+        RUNNING_EXPORT, progress=fields_of("activity", "done", "total", "seconds_left")
+    ),
+    model.ModelExported: _export("files", "size_bytes", "parity", state="ready"),
+    model.ModelExportFailed: _export("code", "message", "parity", state="failed"),
+    model.ModelExportDeleted: _export(state="deleted"),
     model.DeploymentApproved: _route(*VERSION_OF_SLOT, state="pending"),
     model.DeploymentWithdrawn: _route("reason", state="withdrawn"),
     deployment.DeploymentReady: _route(*VERSION_OF_SLOT, "served_name", "replicas", state="ready"),

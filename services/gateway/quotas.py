@@ -32,7 +32,7 @@ class Quotas(BaseModel):
     open_datasets: Limit = 1_000
     """Datasets that are not validated yet, those of jobs among them."""
     stored_bytes: Limit = 200 * GIB
-    """Bytes of all files, each file counted for itself."""
+    """Bytes of all files and exports of models, each counted for itself."""
     webhook_endpoints: Limit = 20
     """Endpoints that webhooks are sent to, those that are switched off among them."""
     streams: Limit = 50

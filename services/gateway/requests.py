@@ -1,13 +1,14 @@
 """Bodies of requests. Unknown fields are refused by name; everything ours is under `retune`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, JsonValue
+from pydantic import AwareDatetime, BeforeValidator, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from schemas.access import MAX_READABLE
 from schemas.alert import AlertRule, AlertsSpec
 from schemas.base import LABEL, Share, Spec, SpendingLimit
+from schemas.exports import ExportFormat, Quantization
 from schemas.gate import GateSpec
 from schemas.specification import Auto, Beta, DatasetPolicy, RateMultiplier, Recipe, Resources
 from schemas.sweep import SearchSpec
@@ -141,6 +142,21 @@ class CreateDataset(Spec):
 class Deploy(Spec):
     slot: str | None = None
     """A short alias; None serves the version under its full name."""
+
+
+class Export(Spec):
+    format: ExportFormat
+    """Format of the files: a folder of safetensors, or one GGUF file."""
+    quantization: Quantization | None = None
+    """Type of the matrices of a GGUF file; f16 without it. Safetensors keep the base model's own."""
+
+    @model_validator(mode="after")
+    def _quantizes_gguf_alone(self) -> Self:
+        if self.format == "safetensors" and self.quantization is not None:
+            raise ValueError(
+                f"quantization: found {self.quantization}, expected none: safetensors keep the base model's type"
+            )
+        return self
 
 
 class Promote(Spec):

@@ -187,6 +187,10 @@ NEW_VERSION = Table(
     ),
 )
 VERSION = Table("model", ("model_id",), is_inserted=False)
+EXPORT = Table(
+    "export", ("export_id",), once=("tenant", "model_id"), only_where="export.tenant = EXCLUDED.tenant"
+)
+RUNNING_EXPORT = Table("export", ("export_id",), only_where="state = 'running'", is_inserted=False)
 POOL = Table("pool", ("name",))
 CORDON = Table("cordon", ("pool", "machine"))
 KAFKA_USER = Table("kafka_user", ("name",), once=("tenant",))

@@ -35,6 +35,10 @@ def sentence(event: Message) -> Sentence:
     return describe(event) if describe else ("info", type(event).__name__)
 
 
+def _variant(event: model.ExportFact) -> str:
+    return f"{event.format} {event.quantization}" if event.quantization else event.format
+
+
 def _bundle(event: BundleFact) -> str:
     return f"step {event.bundle.step} of attempt {event.bundle.attempt}"
 
@@ -179,6 +183,13 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     model.ModelRegistered: lambda e: ("info", f"model version {e.full_name} registered"),
     model.ModelPromoted: lambda e: ("info", f"{e.full_name} promoted to {e.stage.value}"),
     model.ModelDemoted: lambda e: ("warn", f"{e.full_name} is back in {e.stage.value}: {e.reason}"),
+    model.ModelExportStarted: lambda e: ("info", f"export to {_variant(e)} has begun"),
+    model.ModelExported: lambda e: (
+        "info",
+        f"export to {_variant(e)} is ready: {plural(len(e.files), 'file')}",
+    ),
+    model.ModelExportFailed: lambda e: ("warn", f"export to {_variant(e)} failed: {e.message}"),
+    model.ModelExportDeleted: lambda e: ("info", f"export to {_variant(e)} deleted"),
     model.PromotionRefused: lambda e: ("warn", f"promotion refused: {e.message}"),
     model.DeploymentApproved: lambda e: (
         "info",

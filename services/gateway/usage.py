@@ -9,7 +9,7 @@ from schemas.evaluation import ReevaluateModel
 from schemas.job import CancelJob, LimitDevices, RetryJob, SubmitJob
 from schemas.model import UndeployModel
 from schemas.sweep import CancelSweep, SubmitSweep
-from services.gateway import budgets, store
+from services.gateway import budgets, exports, store
 from services.gateway.quotas import QuotaExceeded, Quotas, month_reached_at, month_start, next_month
 from services.gateway.webhooks import store as webhook_store
 from shared.messaging.unit import Unit
@@ -90,10 +90,16 @@ async def require_bytes(database: Database, tenant: str, limit: int | None, more
     """Raises QuotaExceeded. Files that are sent at the same time may pass together."""
     if limit is None:
         return
-    stored = await database.fetchval(store.COUNT_BYTES, tenant)
+    stored = await _stored_bytes(database, tenant)
     if stored + more > limit:
-        message = f"found {stored} bytes of files and {more} more"
+        message = f"found {stored} bytes of files and exports and {more} more"
         raise QuotaExceeded("stored_bytes", message, limit=limit, again_in=A_DAY)
+
+
+async def _stored_bytes(database: Database, tenant: str) -> int:
+    files: int = await database.fetchval(store.COUNT_BYTES, tenant)
+    exported: int = await database.fetchval(exports.BYTES_OF_TENANT, tenant)
+    return files + exported
 
 
 async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[str, int | float]:
@@ -104,7 +110,7 @@ async def usage_of(database: Database, tenant: str, *, now: datetime) -> dict[st
         "commands_per_day": await database.fetchval(store.COUNT_COMMANDS, tenant, now.date()),
         "open_jobs": await database.fetchval(store.COUNT_OPEN_JOBS, tenant, now - ANSWERED_WITHIN),
         "open_datasets": await database.fetchval(store.COUNT_OPEN_DATASETS, tenant),
-        "stored_bytes": await database.fetchval(store.COUNT_BYTES, tenant),
+        "stored_bytes": await _stored_bytes(database, tenant),
         "webhook_endpoints": await database.fetchval(webhook_store.COUNT_ENDPOINTS, tenant),
     }
 

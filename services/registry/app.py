@@ -1,7 +1,7 @@
 """The registry: model versions and their lineage, stages, slots."""
 
 from services.registry import handlers
-from services.registry.clients import ArtifactCopies, BaseModelMirror, HuggingFaceHub, Limits
+from services.registry.clients import ArtifactCopies, BaseModelMirror, HuggingFaceHub, Limits, ModelExports
 from services.registry.settings import Settings
 from shared.service import Service
 
@@ -20,6 +20,13 @@ def build(settings: Settings | None = None) -> Service:
             ),
         ),
         copies=ArtifactCopies(service.objects, scratch=settings.scratch_dir),
+        model_exports=ModelExports(
+            service.objects,
+            scratch=settings.scratch_dir,
+            limit=settings.export_limit,
+            memory_bytes=settings.export_memory_bytes,
+            threads=settings.export_threads,
+        ),
         attempts=settings.copy_attempts,
     )
     return service

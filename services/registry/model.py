@@ -11,6 +11,7 @@ from pydantic import Field
 from schemas.base import BundleRef, StartFrom, Value
 from schemas.capabilities import BaseCapabilities, LossForm
 from schemas.evaluation import CheckResult
+from schemas.exports import ExportedFile, ExportFormat, ParityReport, Quantization
 from schemas.job import Artifact
 from schemas.model import Stage
 from shared.transitions import IllegalTransition, Transitions
@@ -228,3 +229,59 @@ class Slot:
     def _next(self, model: str | None, digest: str | None, outcome: Outcome) -> Self:
         added = Generation(self.generation + 1, model, digest, outcome)
         return replace(self, generations=(*self.generations, added))
+
+
+class Distances(Value):
+    """Numbers of a comparison of exported files with the model that was trained; as in ParityReport."""
+
+    num_tokens: int
+    max_difference: float
+    mean_difference: float
+    mean_kl: float
+    max_kl: float
+    training_kl: float | None
+    equal_next_tokens: float
+    equal_token_ids: bool | None
+    is_finite: bool
+    """Whether all logits of the files are numbers."""
+
+
+@dataclass(frozen=True)
+class BaseFacts:
+    """What decides about exports of versions of a base model."""
+
+    num_parameters: int
+    family: str | None
+    """None, as the next two, where the base model was registered before it was looked at."""
+    weights_dtype: str | None
+    """Type of most values in its files, as safetensors names it."""
+    vocab_size: int | None
+
+
+class ExportState(StrEnum):
+    RUNNING = "running"  # asked for; its task works or waits
+    READY = "ready"  # its files are stored
+    FAILED = "failed"  # there are no files
+    DELETING = "deleting"  # its files are being deleted
+
+
+@dataclass(frozen=True)
+class Export:
+    """Files of a version in one format; a version has one of each format and quantization."""
+
+    export_id: str
+    model_id: str
+    tenant: str
+    format: ExportFormat
+    quantization: Quantization | None
+    state: ExportState
+    estimated_bytes: int
+    files: tuple[ExportedFile, ...] = ()
+    parity: ParityReport | None = None
+    code: str = ""
+    message: str = ""
+    """Why it failed."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)

@@ -1,5 +1,6 @@
 """Typed environment of the registry."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,13 @@ class Settings(ServiceSettings):
     """Greatest size of one file of a base model."""
     import_max_total_bytes: PositiveInt = 2 * 1024**4
     """Greatest size of all files of a base model together."""
+    export_memory_bytes: PositiveInt | None = None
+    """Memory that the process of an export may take; without it what the machine or container has available when the
+    export begins. An export that needs more is refused."""
+    export_threads: PositiveInt | None = None
+    """Threads of the process of an export; without it its libraries choose."""
+    export_limit: timedelta = timedelta(hours=6)
+    """Time after which the process of an export is ended, and the export has failed."""
     hub_endpoint: str | None = None
     """Another address than the public hub's, for example a mirror."""
     hub_token: SecretStr | None = None

@@ -88,6 +88,17 @@ def read_tensors(path: Path, *, dtypes: frozenset[str]) -> tuple[Tensor, ...]:
     return tensors
 
 
+def byte_ranges(path: Path) -> dict[str, tuple[int, int]]:
+    """Return where each tensor's bytes begin and end in a safetensors file that was checked."""
+    with path.open("rb") as file:
+        begin = LENGTH_BYTES + int.from_bytes(file.read(LENGTH_BYTES), "little")
+    entries = _header_entries(path)
+    return {
+        name: (begin + entry["data_offsets"][0], begin + entry["data_offsets"][1])
+        for name, entry in entries.items()
+    }
+
+
 def _header_entries(path: Path) -> dict[str, Any]:
     """Return what the header says of each tensor. Raises BadModel, for names that appear twice too."""
     size = path.stat().st_size

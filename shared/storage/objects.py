@@ -62,6 +62,9 @@ class ObjectStore(WriteOnceStore, Protocol):
 
     async def delete(self, keys: Iterable[str]) -> None: ...
 
+    async def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Return the bytes from `start` to before `stop`. Raises CorruptObject if the object has not as many."""
+
     async def copy(self, source: str, target: str, *, sha256: str) -> None:
         """Copy within the bucket; `target` is written once."""
 
@@ -125,6 +128,13 @@ def require_content(key: str, digest: str, num_bytes: int, *, sha256: str, size_
     if (digest, num_bytes) != (sha256, size_bytes):
         content = f"{num_bytes} bytes with sha256 {digest}"
         raise CorruptObject(f"{key}: has {content}, expected {size_bytes} bytes with sha256 {sha256}")
+
+
+def require_length(key: str, data: bytes, start: int, stop: int) -> bytes:
+    """Return the bytes of a range. Raises CorruptObject if they are fewer."""
+    if len(data) != stop - start:
+        raise CorruptObject(f"{key}: found {len(data)} bytes from {start} on, expected {stop - start}")
+    return data
 
 
 def sha256_of(path: Path) -> str:

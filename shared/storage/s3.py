@@ -22,6 +22,7 @@ from shared.storage.objects import (
     MULTIPART_BYTES,
     ObjectHead,
     require_content,
+    require_length,
 )
 from shared.storage.signing import SIGNATURE, StoreClock
 from shared.tls import CA_FILE
@@ -88,6 +89,9 @@ class S3ObjectStore:
         self, key: str, *, sha256: str | None = None, limit_bytes: int = MAX_BYTES_IN_MEMORY
     ) -> bytes:
         return await self._call(self._get_bytes, key, sha256, limit_bytes)
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes:
+        return await self._call(self._get_range, key, start, stop)
 
     async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
         await self._call(self._verify, key, sha256, size_bytes)
@@ -191,6 +195,16 @@ class S3ObjectStore:
             raise StorageUnavailable(f"{key}: another write is under way") from error
         if head.sha256 != sha256:
             raise Conflict(f"{key} exists with sha256 {head.sha256}, tried to write {sha256}") from error
+
+    def _get_range(self, key: str, start: int, stop: int) -> bytes:
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={start}-{stop - 1}")
+        except ClientError as error:
+            if _code(error) != "InvalidRange":
+                raise
+            raise CorruptObject(f"{key}: is shorter than {start} bytes, expected {stop} or more") from error
+        data: bytes = answer["Body"].read()
+        return require_length(key, data, start, stop)
 
     def _get_file(self, key: str, path: Path, sha256: str, size_bytes: int) -> None:
         body = self._client.get_object(Bucket=self._bucket, Key=key)["Body"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shared.errors import Conflict, CorruptObject
-from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead
+from shared.storage.objects import MAX_BYTES_IN_MEMORY, ObjectHead, require_length
 
 
 class FakeObjectStore:
@@ -40,6 +40,9 @@ class FakeObjectStore:
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
             raise CorruptObject(f"{key}: expected sha256 {sha256}")
         return data
+
+    async def get_range(self, key: str, start: int, stop: int) -> bytes:
+        return require_length(key, self.objects[key][start:stop], start, stop)
 
     async def verify(self, key: str, *, sha256: str, size_bytes: int) -> None:
         data = await self.get_bytes(key, sha256=sha256)

@@ -25,6 +25,7 @@ KEYS = (
     layout.checkpoint("ftjob-1", 1, 1),
     layout.base_model(""),
     layout.model(""),
+    layout.export(""),
     layout.evaluation("", ""),
     layout.log("ftjob-1", 1, 0, 0),
     layout.audit_statement(1),
@@ -63,6 +64,7 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
         "checkpoints_of",
         "node_logs",
         "features",
+        "exports",
         "logs",
         "evaluation_items",
         "evaluation_outcome",
@@ -70,7 +72,7 @@ def test_every_prefix_of_the_bucket_says_how_long_its_objects_are_kept():
         "is_dns_label",
         "dataclass",
     }
-    named = {"blob", "dataset", "feature", "checkpoint", "base_model", "model", "evaluation", "log"}
+    named = {"blob", "dataset", "feature", "checkpoint", "base_model", "model", "export", "evaluation", "log"}
     named |= {"audit_statement"}
     assert functions - beside == named, "a new kind of key has a prefix above"
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ LLAMA_SHAPES = {
 ENV = {"REGISTRY_COPY_ATTEMPTS": "2"}
 numbers = itertools.count(1)
 PATIENCE_SECONDS = 60.0
+Write = Callable[[Path], object]
 
 
 class World:
@@ -81,12 +83,14 @@ class World:
         )
         return await self.answer("admin", command, name)
 
-    async def train(self, *, base: Any = None, rank: int = 4, **changes: Any) -> JobEvaluating:
-        """A bundle in S3 and the fact that names it, not said yet."""
+    async def train(
+        self, *, base: Any = None, rank: int = 4, write: Write | None = None, **changes: Any
+    ) -> JobEvaluating:
+        """A bundle in S3 and the fact that names it, not said yet. write: writes the adapter's folder."""
         number = next(numbers)
         job_id = f"ftjob-r{number}"
         directory = self.root / job_id
-        write_adapter(directory, seed=number, rank=rank)
+        (write or partial(write_adapter, seed=number, rank=rank))(directory)
         parts = tuple(entry(path, f"model/{path.name}") for path in sorted(directory.iterdir()))
         base_sha = base.base_sha if base else self.base_sha
         manifest = BundleManifest(

@@ -13,8 +13,8 @@ from schemas.deployment import DeploymentFailed
 from schemas.job import JobCancelled
 from schemas.model import (
     ArchiveModel,
+    DeleteModel,
     DeployModel,
-    ExportModel,
     PromoteModel,
     RegisterArtifact,
     RollbackDeployment,
@@ -311,9 +311,9 @@ class TestVersions:
         await world.ear.until(version.model_id, "ModelRegistered", "ModelPromoted")
         assert world.ear.types(version.full_name) == []
 
-    async def test_are_not_exported_yet(self, world):
+    async def test_are_not_deleted_yet(self, world):
         version = await world.registered(await world.train())
-        command = ExportModel(model_id=version.model_id, tenant="demo", format="gguf")
+        command = DeleteModel(model_id=version.model_id, tenant="demo")
         assert (await world.answer("gateway", command, version.model_id)).code == "not_available_yet"
 
     async def test_can_be_traced_both_ways(self, world, db):

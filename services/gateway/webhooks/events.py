@@ -16,7 +16,7 @@ PING = "ping"
 OPENAI_PREFIX = "fine_tuning."
 MAX_MESSAGE_CHARACTERS = 1_000
 IDS = (
-    *("job_id", "sweep_id", "dataset_id", "model_id", "eval_id"),
+    *("job_id", "sweep_id", "dataset_id", "model_id", "eval_id", "export_id"),
     *("full_name", "fine_tuned_model", "slot", "code", "rule"),
 )
 """Fields of a fact that its event has, too, beside `id` and `message`."""
@@ -42,6 +42,8 @@ EVENTS: dict[type[Message], tuple[str, str]] = {
     model.ModelRegistered: ("retune.model.registered", "model_id"),
     model.ModelPromoted: ("retune.model.promoted", "model_id"),
     model.ModelDemoted: ("retune.model.demoted", "model_id"),
+    model.ModelExported: ("retune.model.exported", "model_id"),
+    model.ModelExportFailed: ("retune.model.export_failed", "model_id"),
     deployment.DeploymentReady: ("retune.deployment.ready", "slot"),
     deployment.DeploymentFailed: ("retune.deployment.failed", "slot"),
     deployment.DeploymentStopped: ("retune.deployment.stopped", "slot"),

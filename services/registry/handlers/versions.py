@@ -3,7 +3,7 @@
 from schemas.base import Delayed
 from schemas.evaluation import EvalFailed, EvalInconclusive, EvalPassed
 from schemas.job import Artifact, JobCancelled, JobEvaluating
-from schemas.model import ArchiveModel, DeleteModel, ExportModel, PromoteModel, RegisterArtifact
+from schemas.model import ArchiveModel, DeleteModel, PromoteModel, RegisterArtifact
 from schemas.sweep import TrialChosen
 from services.registry import store
 from services.registry.clients import ArtifactCopies
@@ -48,7 +48,6 @@ def register(service: Service, copies: ArtifactCopies, *, attempts: int) -> None
     service.on(EvalInconclusive, inconclusive)
     service.on(PromoteModel, promote)
     service.on(ArchiveModel, archive)
-    service.on(ExportModel, not_available)
     service.on(DeleteModel, not_available)
 
 
@@ -120,7 +119,7 @@ async def not_copied(task: CopyArtifact, error: Exception, unit: Unit) -> None:
 
 
 async def passed(event: EvalPassed, unit: Unit) -> None:
-    version = await _known(unit, event.model_id)
+    version = await get_version(unit, event.model_id)
     base = await store.find_base_model(unit.conn, version.base_model)
     slot = await store.get_slot(unit.conn, version.tenant, version.full_name)
     failpoint("registry.promote.before")
@@ -129,13 +128,13 @@ async def passed(event: EvalPassed, unit: Unit) -> None:
 
 
 async def gate_failed(event: EvalFailed, unit: Unit) -> None:
-    version = await _known(unit, event.model_id)
+    version = await get_version(unit, event.model_id)
     serving = await store.slots_serving(unit.conn, [version.model_id])
     await _apply(unit, versions.on_eval_failed(version, serving, event))
 
 
 async def inconclusive(event: EvalInconclusive, unit: Unit) -> None:
-    version = await _known(unit, event.model_id)
+    version = await get_version(unit, event.model_id)
     await _apply(unit, versions.on_eval_inconclusive(version, event))
 
 
@@ -151,7 +150,7 @@ async def archive(command: ArchiveModel, unit: Unit) -> None:
     await _apply(unit, versions.archive(version, serving, command, now=unit.now))
 
 
-async def not_available(command: ExportModel | DeleteModel, unit: Unit) -> None:
+async def not_available(command: DeleteModel, unit: Unit) -> None:
     await of_tenant(unit, command.tenant, command.model_id)
     raise Refused("not_available_yet", f"{command.type} is not available yet", subject_id=command.model_id)
 
@@ -164,7 +163,7 @@ async def of_tenant(unit: Unit, tenant: str, name: str) -> Version:
     return version
 
 
-async def _known(unit: Unit, model_id: str) -> Version:
+async def get_version(unit: Unit, model_id: str) -> Version:
     version = await store.find_version(unit.conn, model_id)
     if version is None:
         raise ParentUnknown(f"model:{model_id}")
