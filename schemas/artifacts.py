@@ -230,7 +230,7 @@ class ModelManifest(Value):
 
 
 class ExportManifest(Value):
-    """`exports/<export id>/manifest.json`. Each file is a part, named by its content."""
+    """`models/exports/<export id>/manifest.json`. Each file is a part, named by its content."""
 
     digest: Sha256
     """Digest of the model version that was exported."""

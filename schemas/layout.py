@@ -10,6 +10,7 @@ EXCERPTS = "excerpts.json"
 TRAINING_TEMPLATE = "training_template.jinja"
 """File of a base model: its template with what the assistant says marked; read by ingest alone."""
 AUDIT = "audit/"
+EXPORTS = "models/exports/"
 MAX_LABEL = 52
 _LABEL = re.compile(rf"[a-z0-9]([a-z0-9-]{{0,{MAX_LABEL - 2}}}[a-z0-9])?")
 
@@ -78,8 +79,11 @@ def export(export_id: str, path: str = MANIFEST) -> str:
 
 
 def exports(export_id: str) -> str:
-    """Return the prefix of all that was stored of an export."""
-    return f"exports/{export_id}/"
+    """Return the prefix of all that was stored of an export.
+
+    It is within `models/`, which the registry writes: the policy of the bucket has room for few prefixes more.
+    """
+    return f"{EXPORTS}{export_id}/"
 
 
 def evaluation(eval_id: str, path: str) -> str:
@@ -137,18 +141,22 @@ def is_dns_label(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Key prefixes that a user of the store may read (get, list), write (get, put, delete) and append to (get, put).
+    """Key prefixes that a user of the store may read (get, list), fetch (get), write (get, put, delete) and append to
+    (get, put).
 
     Who appends anywhere deletes nowhere."""
 
     reads: tuple[str, ...] = ()
+    fetches: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     appends: tuple[str, ...] = ()
 
 
 ACCESS: dict[str, Access] = {
     "gateway": Access(
-        reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/", "exports/"), writes=("blobs/",)
+        reads=("blobs/", "datasets/", "evals/", "logs/", "checkpoints/"),
+        fetches=(EXPORTS,),
+        writes=("blobs/",),
     ),
     "ingest": Access(
         reads=("blobs/", "base-models/", "datasets/", "features/"), writes=("datasets/", "features/")
@@ -162,10 +170,7 @@ ACCESS: dict[str, Access] = {
     "evaluator": Access(
         reads=("blobs/", "base-models/", "models/", "datasets/", "evals/"), writes=("evals/",)
     ),
-    "registry": Access(
-        reads=("base-models/", "checkpoints/", "models/", "exports/"),
-        writes=("base-models/", "models/", "exports/"),
-    ),
+    "registry": Access(reads=("base-models/", "checkpoints/", "models/"), writes=("base-models/", "models/")),
     "serving_controller": Access(reads=("base-models/", "models/")),
     "auditor": Access(reads=(AUDIT,), appends=(AUDIT,)),
     "admin": Access(

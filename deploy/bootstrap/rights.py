@@ -1,8 +1,9 @@
 """Who may do what in Kafka and S3, derived from the contract in `schemas` and from nothing else."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 from schemas.access import tenant_user
@@ -27,8 +28,9 @@ READ_BY_FORMER_RUNNERS = "agent.directives"
 ACCOUNTS = "accounts"
 ANY = "*"
 WRITING = ["s3:*Object", "s3:Abort*"]
-ALONE = ("ingest",)
-"""Users whose prefixes are statements of their own in the policy of the bucket: it is shorter that way."""
+MOST_ALONE = 3
+"""Users of the bucket's policy whose prefixes may be statements of their own, where it is shorter that way."""
+Statement = dict[str, Any]
 
 
 def pool_user(pool: str) -> str:
@@ -117,42 +119,62 @@ def bucket_policy(bucket: str, access: Mapping[str, Access]) -> str:
     writing = {user: {*allowed.writes, *allowed.appends} for user, allowed in access.items()}
     listing = {user: {*allowed.reads} for user, allowed in access.items()}
     # Who writes has the right to all that is done with an object.
-    reading = {user: prefixes - writing[user] for user, prefixes in listing.items()}
+    reading = {user: {*allowed.reads, *allowed.fetches} - writing[user] for user, allowed in access.items()}
     everything = f"arn:aws:s3:::{bucket}"
 
     def objects(prefixes: list[str]) -> str | list[str]:
         return _one_or_all([f"{everything}/{prefix}*" for prefix in prefixes])
 
-    statements = [
-        *(_allow(users, "s3:GetObject", objects(prefixes)) for users, prefixes in _grouped(reading)),
-        *(
-            _allow(users, "s3:ListBucket", everything)
-            | {"Condition": {"StringLike": {"s3:prefix": _one_or_all([f"{each}*" for each in prefixes])}}}
-            for users, prefixes in _grouped(listing)
-        ),
-        *(_allow(users, WRITING, objects(prefixes)) for users, prefixes in _grouped(writing)),
-    ]
+    def fetch(users: list[str], prefixes: list[str]) -> Statement:
+        return _allow(users, "s3:GetObject", objects(prefixes))
+
+    def find(users: list[str], prefixes: list[str]) -> Statement:
+        condition = {"StringLike": {"s3:prefix": _one_or_all([f"{each}*" for each in prefixes])}}
+        return _allow(users, "s3:ListBucket", everything) | {"Condition": condition}
+
+    def write(users: list[str], prefixes: list[str]) -> Statement:
+        return _allow(users, WRITING, objects(prefixes))
+
+    statements = [*_shortest(reading, fetch), *_shortest(listing, find), *_shortest(writing, write)]
     if appenders := [user for user, allowed in access.items() if allowed.appends]:
         statements.append(_allow(appenders, "s3:DeleteObject", f"{everything}/*") | {"Effect": "Deny"})
-    return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    return _compact({"Version": "2012-10-17", "Statement": statements})
 
 
-def _grouped(prefixes_of: Mapping[str, set[str]]) -> Iterator[tuple[list[str], list[str]]]:
+def _shortest(
+    prefixes_of: Mapping[str, set[str]], statement: Callable[[list[str], list[str]], Statement]
+) -> list[Statement]:
+    """Return the shortest of the statements in which some users stand alone, each with all of its prefixes."""
+    choices = (
+        [statement(users, prefixes) for users, prefixes in _grouped(prefixes_of, alone)]
+        for count in range(MOST_ALONE + 1)
+        for alone in combinations(prefixes_of, count)
+    )
+    return min(choices, key=lambda statements: len(_compact(statements)))
+
+
+def _grouped(
+    prefixes_of: Mapping[str, set[str]], alone: Collection[str]
+) -> Iterator[tuple[list[str], list[str]]]:
     """Pairs of users and prefixes, so that each user of a pair has each prefix of it, and no user another one."""
     prefixes_by_users: dict[tuple[str, ...], list[str]] = {
-        (user,): sorted(prefixes_of[user]) for user in ALONE if prefixes_of.get(user)
+        (user,): sorted(prefixes_of[user]) for user in alone if prefixes_of.get(user)
     }
     for prefix in sorted(set().union(*prefixes_of.values())):
-        users = tuple(user for user in prefixes_of if user not in ALONE and prefix in prefixes_of[user])
+        users = tuple(user for user in prefixes_of if user not in alone and prefix in prefixes_of[user])
         if users:
             prefixes_by_users.setdefault(users, []).append(prefix)
     for among, prefixes in prefixes_by_users.items():
         yield list(among), prefixes
 
 
+def _compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def _one_or_all(texts: list[str]) -> str | list[str]:
     return texts if len(texts) > 1 else texts[0]
 
 
-def _allow(users: list[str], actions: str | list[str], resource: str | list[str]) -> dict[str, Any]:
+def _allow(users: list[str], actions: str | list[str], resource: str | list[str]) -> Statement:
     return {"Effect": "Allow", "Principal": users, "Action": actions, "Resource": resource}
