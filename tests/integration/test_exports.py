@@ -171,11 +171,11 @@ async def others(exporting: Exporting, version: Any, export: dict[str, Any]) -> 
 
 
 async def deleted(exporting: Exporting, version: Any, export: dict[str, Any]) -> None:
-    usage = (await exporting.ask("GET", "/quotas")).json()["usage"]["stored_bytes"]
+    usage = (await exporting.ask("GET", "/quotas")).json()["used"]["stored_bytes"]
     path = f"/models/{version.model_id}/exports/{export['id']}"
     assert (await exporting.ask("DELETE", path)).json()["deleted"]
     assert (await exporting.ask("GET", path)).status_code == 404
-    assert (await exporting.ask("GET", "/quotas")).json()["usage"]["stored_bytes"] == usage - export["bytes"]
+    assert (await exporting.ask("GET", "/quotas")).json()["used"]["stored_bytes"] == usage - export["bytes"]
 
     async def is_empty() -> bool:
         return not await exporting.world.objects.list_objects(layout.exports(export["id"]))
