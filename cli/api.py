@@ -1,7 +1,7 @@
 """The platform's HTTP API, for the command line."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,17 @@ class Api:
         query = {name: value for name, value in params.items() if value is not None}
         answer = self._send("GET", path, params=query)
         return answer.text if answer.is_success else str(self._answer(answer))
+
+    def stream(self, path: str, headers: Mapping[str, str], take: Callable[[httpx.Response], None]) -> None:
+        """Hand over the answer while its bytes come."""
+        try:
+            with self._client.stream("GET", path, headers=headers) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    self._answer(answer)
+                take(answer)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     def post(self, path: str, body: Any = None) -> Any:
         self._plan("POST", path, body)
@@ -103,10 +114,13 @@ class Api:
         try:
             return self._client.request(method, path, **options)
         except httpx.TransportError as error:
-            url = self._client.base_url
-            if UNKNOWN_AUTHORITY in str(error):
-                raise Unreachable(f"{url} is not trusted ({error}): {self._trusts}") from error
-            raise Unreachable(f"{url} does not answer ({error}); is the stack up? `retune status`") from error
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        url = self._client.base_url
+        if UNKNOWN_AUTHORITY in str(error):
+            return Unreachable(f"{url} is not trusted ({error}): {self._trusts}")
+        return Unreachable(f"{url} does not answer ({error}); is the stack up? `retune status`")
 
     def _answer(self, answer: httpx.Response) -> Any:
         if answer.is_success:

@@ -3,17 +3,20 @@
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli import kafka_commands
 from cli.changes import Changes
 from cli.commands.base_models import described, described_model
 from cli.commands.context import admin_api, api, connection
 from cli.commands.watch import how_far
-from cli.output import note, show, show_table
+from cli.downloads import fetch, require_plain_names
+from cli.output import note, show, show_table, stderr
 from ops.errors import RefusedByPlatform
 from schemas.model import (
     MAX_TEMPLATE_CHARACTERS,
@@ -200,6 +203,114 @@ def archive(name: str) -> None:
     """Retire a version."""
     model = api().post(f"/models/{name}/archive")
     show(model, f"{model['id']}: {model['retune']['stage']}")
+
+
+@app.command(cls=Changes)
+def exports(
+    name: str,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="safetensors or gguf: make it, where there is none. Without it: list."),
+    ] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="Matrices of a GGUF file: f16 (as without it), q8_0 or q4_0.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A folder: wait until the export is ready, and download its files there."),
+    ] = None,
+) -> None:
+    """Export a version as files that run without the platform; without --format, list its exports."""
+    if file_format is None:
+        if quantization or out:
+            raise typer.BadParameter("--quantization and --out need --format")
+        _show_exports(name)
+        return
+    body = {"format": file_format} | ({"quantization": quantization} if quantization else {})
+    export = api().post(f"/models/{name}/exports", body)
+    if out is not None:
+        export = _ready(name, export)
+        _download(name, export, out)
+    where = f" in {out}" if out else ""
+    show(export, f"{export['id']}: {export['status']}{where}{_nearness(export['parity'])}")
+
+
+@app.command("delete-export", cls=Changes)
+def delete_export(name: str, export_id: str) -> None:
+    """Delete the files of an export."""
+    answer = api().delete(f"/models/{name}/exports/{export_id}")
+    show(answer, f"{export_id} is deleted" if answer["deleted"] else f"{export_id} will be deleted")
+
+
+def _show_exports(name: str) -> None:
+    exported = list(api().pages(f"/models/{name}/exports"))
+    rows = [
+        (each["id"], each["format"], each["quantization"], each["status"], each["bytes"], _what_else(each))
+        for each in exported
+    ]
+    show_table(exported, ("id", "format", "quantization", "status", "bytes", "parity"), rows)
+
+
+def _what_else(export: dict[str, Any]) -> str:
+    if export["status"] == "failed":
+        return str(export["error"]["message"])
+    return _nearness(export["parity"]).removeprefix("; ") or _how_far_export(export)
+
+
+def _ready(name: str, export: dict[str, Any]) -> dict[str, Any]:
+    """Follow the export until it is ready. Raises RefusedByPlatform where it fails."""
+    last = ""
+    while export["status"] == "running":
+        if (line := f"{export['id']}: {_how_far_export(export)}") != last:
+            note(line)
+        last = line
+        time.sleep(POLL_SECONDS)
+        export = api().get(f"/models/{name}/exports/{export['id']}")
+    if export["status"] == "failed":
+        raise RefusedByPlatform(f"{export['id']}: {export['error']['message']}")
+    return export
+
+
+def _how_far_export(export: dict[str, Any]) -> str:
+    progress = export["progress"]
+    if progress is None:
+        return "waiting"
+    share = f" {progress['done'] / progress['total']:.0%}" if progress["total"] else ""
+    left = f", {progress['seconds_left']:.0f} s left" if progress["seconds_left"] is not None else ""
+    return f"{progress['activity']}{share}{left}"
+
+
+def _download(name: str, export: dict[str, Any], out: Path) -> None:
+    files = export["files"]
+    require_plain_names(files)
+    out.mkdir(parents=True, exist_ok=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr) as progress:
+        row = progress.add_task("downloading", total=export["bytes"])
+        for file in files:
+            progress.update(row, description=file["path"])
+            fetch(
+                api(),
+                f"/models/{name}/exports/{export['id']}/files/{file['path']}",
+                out / file["path"],
+                size_bytes=file["size_bytes"],
+                sha256=file["sha256"],
+                advance=partial(progress.advance, row),
+            )
+
+
+def _nearness(parity: dict[str, Any] | None) -> str:
+    if parity is None:
+        return ""
+    return (
+        f"; divergence from the trained model {parity['mean_kl']:.2g} nats of at most {parity['kl_limit']:.2g},"
+        f" {parity['equal_next_tokens']:.1%} equal next tokens"
+    )
 
 
 def _evaluation_rows(check: dict[str, Any]) -> Iterator[tuple[Any, ...]]:

@@ -51,6 +51,8 @@ FROZEN = {
         "evaluate": "name watch dry_run",
         "promote": "name accept_without_holdout reason dry_run",
         "archive": "name dry_run",
+        "exports": "name file_format quantization out dry_run",
+        "delete-export": "name export_id dry_run",
     },
     "deployments": {
         "list": "",

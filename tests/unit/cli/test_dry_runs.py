@@ -43,6 +43,8 @@ ARGUMENTS = {
     **{f"models {verb}": "ft:tiny:demo:x:1" for verb in ("evaluate", "promote", "archive")},
     "alerts mute": "loss_spike --job ftjob-1 --until 8h",
     "alerts unmute": "loss_spike",
+    "models exports": "ft:tiny:demo:x:1 --format gguf",
+    "models delete-export": "ft:tiny:demo:x:1 export-1",
     "deployments deploy": "ft:tiny:demo:x:1 --slot x",
     "deployments rollback": "x",
     "deployments remove": "x",
