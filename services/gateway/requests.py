@@ -145,7 +145,7 @@ class Deploy(Spec):
 
 
 class Export(Spec):
-    format: ExportFormat
+    format: ExportFormat = "safetensors"
     """Format of the files: a folder of safetensors, or one GGUF file."""
     quantization: Quantization | None = None
     """Type of the matrices of a GGUF file; f16 without it. Safetensors keep the base model's own."""

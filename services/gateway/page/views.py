@@ -48,6 +48,11 @@ GATES: Mapping[str, Badge] = {
     "running": Badge("running", "active", "diamond"),
     "not_requested": Badge("not asked", "idle", "slashed-ring"),
 }
+EXPORTS: Mapping[str, Badge] = {
+    "running": Badge("running", "active", "diamond"),
+    "ready": Badge("ready", "good", "check"),
+    "failed": Badge("failed", "bad", "cross"),
+}
 ROUTES: Mapping[str, Badge] = {
     "ready": Badge("ready", "good", "check"),
     "pending": Badge("loading", "active", "arrow"),

@@ -31,12 +31,12 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 
 @router.post("/models/{name:path}/exports")
-async def create(caller: Caller, context: Context, name: str, body: Export) -> ModelExport:
+async def create(caller: Caller, context: Context, name: str, body: Export | None = None) -> ModelExport:
     """Write a version as files that run without the platform; the export that there is where it was asked for before.
 
     One that failed begins again.
     """
-    version = await model_version(caller, context, name)
+    version, body = await model_version(caller, context, name), body or Export()
     command = ExportModel(model_id=version.model_id, tenant=caller.tenant, **body.model_dump())
     database = context.service.database
     quantization = (body.quantization or "f16") if body.format == "gguf" else None

@@ -1,6 +1,12 @@
 """Routes to what a tenant owns, for the tests that keep tenants apart."""
 
-from tests.integration.gateway.world import World, mark
+import hashlib
+from typing import Any
+
+from schemas import layout
+from schemas.exports import ExportedFile, ParityReport, Quantization, export_id
+from schemas.model import ModelExported, ModelExportStarted
+from tests.integration.gateway.world import World, mark, until
 
 ENDPOINT = "/webhook_endpoints/{webhook_endpoint}"
 OF_WEBHOOKS = [
@@ -37,6 +43,11 @@ ELSE = [
     ("POST", "/models/{model}/evaluate"),
     ("POST", "/models/{model}/promote"),
     ("POST", "/models/{model}/archive"),
+    ("POST", "/models/{model}/exports"),
+    ("GET", "/models/{model}/exports"),
+    ("GET", "/models/{model}/exports/{export}"),
+    ("GET", "/models/{model}/exports/{export}/files/config.json"),
+    ("DELETE", "/models/{model}/exports/{export}"),
     ("DELETE", "/models/{model}"),
     ("GET", "/models/{version}"),
     ("POST", "/models/{version}/deploy"),
@@ -105,3 +116,46 @@ async def a_webhook(world: World) -> dict[str, str]:
     body = {"name": "x", "url": "https://example.com/x", "event_types": ["retune.deployment.failed"]}
     endpoint = (await world.ask("POST", "/webhook_endpoints", json=body)).json()
     return {"webhook_endpoint": endpoint["id"], "webhook_delivery": f"whd_{mark()}"}
+
+
+def of_export(version: Any, quantization: Quantization | None = None) -> dict[str, Any]:
+    """Fields of every fact about an export of the version."""
+    file_format = "gguf" if quantization else "safetensors"
+    return version.model_dump(include={"model_id", "tenant", "job_id", "digest"}) | {
+        "export_id": export_id(version.model_id, file_format, quantization),
+        "format": file_format,
+        "quantization": quantization,
+    }
+
+
+def parity(**changes: Any) -> ParityReport:
+    fields: dict[str, Any] = {
+        "num_tokens": 2_564,
+        "max_difference": 0.0486,
+        "mean_difference": 0.00576,
+        "mean_kl": 0.001,
+        "max_kl": 0.01,
+        "training_kl": 0.1,
+        "equal_next_tokens": 0.99,
+        "kl_limit": 0.01,
+        "equal_limit": 0.9,
+        "passed": True,
+    }
+    return ParityReport(**fields | changes)
+
+
+async def a_ready_export(world: World, version: Any, content: bytes = b"{}") -> str:
+    """Say as the registry that an export is ready, whose file `config.json` lies in S3; return its id."""
+    about, digest = of_export(version), hashlib.sha256(content).hexdigest()
+    file = ExportedFile(path="config.json", size_bytes=len(content), sha256=digest)
+    await world.objects.put_bytes(layout.export(about["export_id"], layout.part(digest)), content)
+    ready = ModelExported(**about, files=(file,), size_bytes=len(content), parity=parity())
+    await world.voices.say("registry", ModelExportStarted(**about, estimated_bytes=7), ready)
+
+    async def is_shown() -> bool:
+        path = f"/models/{version.model_id}/exports/{ready.export_id}"
+        answer = await world.ask("GET", path, tenant=version.tenant)
+        return answer.status_code == 200 and answer.json()["status"] == "ready"
+
+    await until(is_shown, "the export to be shown")
+    return ready.export_id

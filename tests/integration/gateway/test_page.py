@@ -13,6 +13,7 @@ from schemas.deployment import ReplicaAddress
 from services.gateway import page
 from services.gateway.page.sessions import COOKIE
 from tests.integration.gateway.alerting import raise_alert
+from tests.integration.gateway.owned_routes import a_ready_export
 from tests.integration.gateway.pages import (
     HOSTILE,
     HTML,
@@ -46,6 +47,7 @@ PAGES = (
     *(
         "/models",
         "/models/{version}",
+        "/models/{version}/exports",
         "/deployments",
         "/deployments/{slot}/history",
         "/alerts",
@@ -327,6 +329,7 @@ class TestTenantsAreApart:
         await raise_alert(world, shown.running)
         own |= {"alert_id": await newest_alert(world, shown.running)}
         own |= {"endpoint_id": shown.webhook, "delivery_id": "whd_0000"}
+        own |= {"export_id": await a_ready_export(world, shown.model), "path": "config.json"}
         absent = {name: f"{value[:-4]}zzzz" for name, value in own.items()}
         parameters = {"metric": "loss", "attempt": "1"}
         async with logged_in(world, "other") as client:
