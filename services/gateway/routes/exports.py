@@ -82,8 +82,10 @@ async def delete(caller: Caller, context: Context, name: str, export_id: str) ->
     "/models/{name:path}/exports/{export_id}/files/{path:path}",
     response_class=StreamingResponse,
     responses={
-        200: {"description": "The bytes of the file", "content": {"application/octet-stream": {}}},
-        206: {"description": "The bytes of the range", "content": {"application/octet-stream": {}}},
+        200: {
+            "description": "The bytes of the file; of a range with 206",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
     },
 )
 async def download(

@@ -46,7 +46,7 @@ ELSE = [
     ("POST", "/models/{model}/exports"),
     ("GET", "/models/{model}/exports"),
     ("GET", "/models/{model}/exports/{export}"),
-    ("GET", "/models/{model}/exports/{export}/files/config.json"),
+    ("GET", "/models/{model}/exports/{export}/files/{export_file}"),
     ("DELETE", "/models/{model}/exports/{export}"),
     ("DELETE", "/models/{model}"),
     ("GET", "/models/{version}"),

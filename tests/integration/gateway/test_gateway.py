@@ -62,6 +62,7 @@ async def owned(world: World) -> dict[str, str]:
         "model": version.full_name,
         "version": version.model_id,
         "export": await a_ready_export(world, version),
+        "export_file": "config.json",
         "dataset": dataset,
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],

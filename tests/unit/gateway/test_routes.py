@@ -19,6 +19,8 @@ PARAMETERS = {
     "endpoint_id": "webhook_endpoint",
     "delivery_id": "webhook_delivery",
     "mute": "alert_mute",
+    "export_id": "export",
+    "path:path": "export_file",
 }
 SAME_FOR_ALL = {"/docs", "/suites", "/webhook_event_types"}
 OF_NO_THING = {"/costs", "/quotas", "/refusals"}
