@@ -112,6 +112,19 @@ async def test_other_bytes_than_the_manifest_says_never_appear(objects, tmp_path
         await objects.get_bytes(key, limit_bytes=3)
 
 
+@pytest.mark.parametrize("objects", ["fake", "s3"], indirect=True)
+async def test_a_range_is_whole_or_refused(objects):
+    key = new_key()
+    await objects.put_bytes(key, b"0123456789")
+    assert await objects.get_range(key, 0, 10) == b"0123456789"
+    assert await objects.get_range(key, 3, 5) == b"34"
+    for start, stop in ((8, 12), (10, 11), (20, 30)):
+        with pytest.raises(CorruptObject):
+            await objects.get_range(key, start, stop)
+    with pytest.raises(KeyError):
+        await objects.get_range(new_key(), 0, 1)
+
+
 async def test_a_file_that_changes_while_it_is_put_is_refused(objects, tmp_path: Path):
     path = tmp_path / "part"
     path.write_bytes(b"after")
