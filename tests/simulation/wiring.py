@@ -211,8 +211,9 @@ def wire_evaluator(kernel: "Kernel") -> None:
 
 def wire_registry(kernel: "Kernel") -> None:
     copies = gate.Copies(kernel.world)
+    # Nobody asks for an export here: its task touches nothing that other services know.
     services.registry.handlers.register(  # type: ignore[arg-type]
-        kernel, mirror=gate.Mirror(kernel.world), copies=copies, attempts=12
+        kernel, mirror=gate.Mirror(kernel.world), copies=copies, model_exports=None, attempts=12
     )
 
 
