@@ -19,16 +19,9 @@ from schemas.node import AllocatedNode, NodesProvisioned, NodesReleased
 from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.builders import a_preparation, a_sha
+from tests.integration.gateway import owned_routes
 from tests.integration.gateway.alerting import raise_alert
-from tests.integration.gateway.owned_routes import (
-    ELSE,
-    LISTS,
-    OF_A_JOB,
-    a_mute,
-    a_ready_export,
-    a_sweep,
-    a_webhook,
-)
+from tests.integration.gateway.owned_routes import ELSE, LISTS, OF_A_JOB
 from tests.integration.gateway.pages import logged_in, words_of
 from tests.integration.gateway.world import ENV, World, digest_of, mark, new_key, until
 
@@ -61,14 +54,14 @@ async def owned(world: World) -> dict[str, str]:
         "checkpoint": f"ftckpt-{job}-1-10",
         "model": version.full_name,
         "version": version.model_id,
-        "export": await a_ready_export(world, version),
+        "export": await owned_routes.a_ready_export(world, version),
         "export_file": "config.json",
         "dataset": dataset,
         "file": (await world.upload())["id"],
         "upload": (await world.ask("POST", "/uploads", json=A_LARGE_FILE)).json()["id"],
-        **(await a_mute(world, job)),
-        **(await a_webhook(world)),
-        **(await a_sweep(world)),
+        **(await owned_routes.a_mute(world, job)),
+        **(await owned_routes.a_webhook(world)),
+        **(await owned_routes.a_sweep(world)),
     }
 
 
