@@ -9,6 +9,7 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
+from services.gateway.alerts import WITH_MUTES
 from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row, StoredFile
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
@@ -96,9 +97,12 @@ MATCHING_JOBS = f"""
        AND ($8::interval IS NULL OR finished_at > now() - $8)"""
 COUNT_JOBS = f"SELECT state, count(*) AS count {MATCHING_JOBS} GROUP BY state"
 # What a person looks at first: what failed, what is watched or late, what its gate did not pass, what waits for them.
+# Alerts are in the order of the index of a tenant's open ones, so that it is read, and not those of all tenants.
 WORST = f"""
     ROW(CASE WHEN state = 'failed' THEN 7
-             WHEN job_id IN (SELECT alert.job_id FROM alert WHERE alert.tenant = $1 AND cleared_at IS NULL) THEN 6
+             WHEN job_id = ANY (ARRAY(SELECT alert.job_id {WITH_MUTES}
+                                       WHERE alert.tenant = $1 AND cleared_at IS NULL AND mute_job_id IS NULL
+                                       ORDER BY number)) THEN 6
              WHEN {IS_LATE} THEN 5
              WHEN state = 'succeeded' AND is_promoted IS FALSE THEN 4
              WHEN state = 'paused' THEN 3
