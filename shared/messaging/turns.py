@@ -68,11 +68,7 @@ class TenantLimit:
 
 
 class Turns:
-    """Gives every partition with records one turn before any gets its second.
-
-    Between two turns of commands each partition of facts has one: what ends is handled before more begins, however
-    much is asked for.
-    """
+    """Gives every partition with records one turn before any gets its second."""
 
     def __init__(
         self,
@@ -85,7 +81,7 @@ class Turns:
         self._consumer = consumer
         self._limit = limit
         self._missing = missing
-        self._left: set[TopicPartition] = set()
+        self._left: Collection[TopicPartition] = ()
         """Partitions that had no turn in this round; empty when the next round begins."""
 
     async def take(self, *, wait_ms: int, max_records: int) -> list[Any]:
@@ -106,32 +102,19 @@ class Turns:
     async def _take_one(self, *, wait_ms: int, max_records: int) -> list[Any]:
         """Return the next records of one partition, or none if no partition has any."""
         while True:
-            self._left &= self._consumer.assignment()
-            first = await self._get_first(wait_ms=wait_ms)
+            assigned = self._consumer.assignment()
+            self._left = [each for each in self._left if each in assigned]
+            first = await self._get(*self._left, timeout_ms=0 if self._left else wait_ms, max_records=1)
             if first:
                 break
             if not self._left:
                 return []
-            self._left = set()
+            self._left = ()
         partition = TopicPartition(first[0].topic, first[0].partition)
-        assigned = set(self._consumer.assignment())
-        self._left = (self._left or assigned) - {partition}
-        if topic_named(partition.topic).is_commands:
-            self._left |= _of_facts(assigned)
-        if max_records > 1 and partition in assigned:
+        self._left = [each for each in self._left or self._consumer.assignment() if each != partition]
+        if max_records > 1 and partition in self._consumer.assignment():
             first += await self._get(partition, timeout_ms=0, max_records=max_records - 1)
         return first
-
-    async def _get_first(self, *, wait_ms: int) -> list[Any]:
-        """Return one record of a partition that has not had its turn: of facts, if there is one. Waits for a record
-        where a round begins."""
-        facts = _of_facts(due := self._left or self._consumer.assignment())
-        if facts and (first := await self._get(*facts, timeout_ms=0, max_records=1)):
-            return first
-        if not self._left:
-            return await self._get(timeout_ms=wait_ms, max_records=1)
-        commands = due - facts
-        return await self._get(*commands, timeout_ms=0, max_records=1) if commands else []
 
     async def _get(self, *partitions: TopicPartition, timeout_ms: int, max_records: int) -> list[Any]:
         """Return records; a damaged batch gives none and is fetched again, then whole or unreadable for good."""
@@ -150,7 +133,3 @@ class Turns:
                 timeout_ms = 0  # the other partitions of the same response raise theirs at once
             else:
                 return [record for records in batches.values() for record in records]
-
-
-def _of_facts(partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-    return {each for each in partitions if not topic_named(each.topic).is_commands}

@@ -28,8 +28,7 @@ from shared.settings import ServiceSettings
 from tests.unit.shared.record_batches import a_batch
 
 GOOD, BAD, OTHER = (TopicPartition(f"tenant.{name}.commands", 0) for name in ("good", "bad", "other"))
-OURS = TopicPartition("job.commands", 0)
-FACTS = [TopicPartition(topic, 0) for topic in ("node.events", "agent.reports")]
+OURS = TopicPartition("job.events", 0)
 
 
 class Position:
@@ -160,29 +159,6 @@ async def test_a_partition_with_many_records_waits_for_those_with_few():
     first = [values(await turns.take(wait_ms=0, max_records=100)) for _ in range(3)]
     assert {topic for turn in first for topic, _ in turn} == {GOOD.topic, BAD.topic, OTHER.topic}
     assert [len(turn) for turn in first] == [100, 100, 100]
-
-
-async def test_between_two_turns_of_commands_each_partition_of_facts_has_one():
-    log = Log({each: a_batch([{}] * 10) for each in (GOOD, OTHER, *FACTS)})
-    turns, of_facts = Turns(log), {each.topic for each in FACTS}
-    seen, commands = set[str](), list[str]()
-    while (log.positions[GOOD].position, log.positions[OTHER].position) != (10, 10):
-        ((topic, _),) = values(await turns.take(wait_ms=0, max_records=1))
-        if topic not in of_facts:
-            left = {each.topic for each in FACTS if log.positions[each].position < 10}
-            assert seen >= left
-            commands.append(topic)
-            topic, seen = "", set()
-        seen.add(topic)
-    assert commands[:10:2] in ([GOOD.topic] * 5, [OTHER.topic] * 5)
-
-
-async def test_facts_that_do_not_end_leave_every_other_partition_its_turn():
-    log = Log({each: a_batch([{}] * 10_000) for each in (GOOD, OTHER, *FACTS)})
-    turns = Turns(log)
-    for _ in range(4):
-        topics = [each for _ in range(8) for each, _ in values(await turns.take(wait_ms=0, max_records=1))]
-        assert {GOOD.topic, OTHER.topic} < set(topics)
 
 
 def without_offsets(log: Log, *errors: Exception) -> Log:
