@@ -10,27 +10,15 @@ import pytest
 from deploy.local.cache import cache_folder
 from schemas.job import JobFailed, JobRunning
 from schemas.training import StepsRecorded, StepValidated
-from services.gateway.page import assets
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.gateway.alerting import page_of_an_alert
 from tests.integration.gateway.cost_rows import add_costs
+from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
 from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
 
-playwright = browser.require()
-expect = playwright.expect
-expect.set_options(timeout=40_000)
-
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
-    ),
-    # Its driver is a process whose pipes are closed after the loop.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_CHROMIUM
 
 WORST = ("serious", "critical")
 COPY_EVENTS = """

@@ -9,23 +9,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from schemas import layout
-from services.gateway.page import assets
 from tests import browser
+from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import a_gated_model
 
-playwright = browser.require()
-expect = playwright.expect
-expect.set_options(timeout=40_000)
-
-pytestmark = [
-    pytest.mark.stack,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
-    ),
-    # Its driver is a process whose pipes are closed after the loop.
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")

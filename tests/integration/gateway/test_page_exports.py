@@ -80,12 +80,12 @@ async def test_is_said_to_webhooks_and_in_the_jobs_timeline(world):
     version = await world.a_version()
     await a_ready_export(world, version)
 
-    async def told() -> list[str]:
+    async def sentences() -> list[str]:
         query = "SELECT message FROM job_event WHERE job_id = $1 AND type LIKE 'ModelExport%' ORDER BY id"
         messages = [row["message"] for row in await world.db.fetch(query, version.job_id)]
         return messages if len(messages) == 2 else []
 
-    assert await until(told, "the timeline") == [
+    assert await until(sentences, "the timeline") == [
         "export to safetensors has begun",
         "export to safetensors is ready: 1 file",
     ]

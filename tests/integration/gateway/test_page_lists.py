@@ -216,6 +216,15 @@ class TestJobs:
         answer = await person.get(f"/jobs?sort=worst&after={jobs['late']}")
         assert names(answer) == ["refused", "waits", "well", "quiet", "judged", "passed", "ended"]
 
+    async def test_come_no_earlier_for_an_alert_whose_rule_is_muted(self, database, tenant, person, jobs):
+        rule = await database.fetchval("SELECT rule FROM alert WHERE job_id = $1", jobs["watched"])
+        mute = "INSERT INTO alert_mute (tenant, rule, job_id, muted_by, muted_at) VALUES ($1, $2, $3, 'key', now())"
+        await database.execute(mute, tenant, rule, jobs["watched"])
+        try:
+            assert names(await person.get("/jobs?sort=worst"))[:2] == ["broken", "late"]
+        finally:
+            await database.execute("DELETE FROM alert_mute WHERE tenant = $1", tenant)
+
     async def test_say_what_is_wrong_beside_their_state(self, person, jobs):
         answer = await person.get("/jobs")
         troubles = {name for name in jobs if "open alert" in row_of(answer, jobs[name])}
