@@ -3,7 +3,9 @@
 How a runner starts them is tried in test_resume.py, test_gang.py and tests/integration/test_torchrun.py.
 """
 
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +36,10 @@ from tests.training.jobs import (
     start_child,
 )
 
+# Its default, which follows the handler that writes the stacks, ends the process.
+WRITE_STACKS = signal.SIGUSR2
+STACKS_SECONDS = 10
+
 FORKS = get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["services.trainer_agent.training.child", "services.trainer_agent.training.distributed", "deepspeed"]
@@ -46,9 +52,19 @@ def run_gang(directory: Path, order: TrainingOrder) -> tuple[Report, ...]:
     with _ranks(work_dirs, order) as ranks:
         for rank in ranks:
             rank.join(PATIENCE_SECONDS)
-        logs = "\n".join(log_in(work_dir) for work_dir in work_dirs)
-        assert [rank.exitcode for rank in ranks] == [0] * len(ranks), logs
+        if (codes := [rank.exitcode for rank in ranks]) != [0] * len(ranks):
+            _log_stacks(ranks)
+            logs = "\n".join(log_in(work_dir) for work_dir in work_dirs)
+            raise AssertionError(f"{logs}\nexit codes of the ranks: found {codes}, expected only 0")
     return reports_in(work_dirs[0])
+
+
+def _log_stacks(ranks: Sequence[BaseProcess]) -> None:
+    """Let those that still run write into their log, one after the other, where each of their threads is."""
+    for rank in ranks:
+        if rank.is_alive() and rank.pid is not None:
+            os.kill(rank.pid, WRITE_STACKS)
+            rank.join(STACKS_SECONDS)
 
 
 def kill_after_first_bundle(directory: Path, order: TrainingOrder) -> None:
@@ -179,6 +195,8 @@ def _on_one_thread(target: Callable[..., None], *args: object) -> None:
 def _run_rank(work_dir: Path, variables: dict[str, str]) -> None:
     _set_environment(variables)
     os.dup2(log_of(work_dir), sys.stderr.fileno())
+    faulthandler.enable()
+    faulthandler.register(WRITE_STACKS, chain=True)
     sys.argv = [CHILD[-1], str(work_dir)]
     main()
 
