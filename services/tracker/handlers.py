@@ -40,6 +40,7 @@ LOOKS_TOGETHER = 100
 async def steps_recorded(event: StepsRecorded, unit: Unit) -> None:
     """Save what node 0 claims: it counts for an attempt that has nodes, and for the tenant that the attempt is of."""
     tenant, public_key = await store.find_holder(unit.conn, event.job_id, event.attempt)
+    await unit.keep_order(store.name_of(event.job_id, event.attempt))
     if event.tenant != tenant:
         raise Rejected(f"{event.job_id} is of tenant {tenant}, found {event.tenant}")
     require_signature(unit.record, public_key)

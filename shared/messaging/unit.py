@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from schemas.base import Message
 from schemas.envelope import MAX_COMMAND_BYTES, MAX_FACT_BYTES, Envelope, Origin, to_headers
 from schemas.topics import Topic, topic_of
-from shared.errors import TooLarge
+from shared.errors import ParentUnknown, TooLarge
 from shared.failpoints import failpoint
 from shared.messaging.delivery import Delivery
 from shared.postgres.database import Connection
@@ -43,6 +43,9 @@ INSERT_TASK = """
 CANCEL_TASK = "DELETE FROM task WHERE kind = $1 AND key = $2"
 
 RELEASE_WAITING = "UPDATE waiting SET released = true WHERE parent = ANY($1) AND NOT released"
+IS_BEHIND_WAITING = """
+    SELECT EXISTS (SELECT FROM waiting WHERE topic = $1 AND aggregate_id = $2 AND parent = $3
+                                         AND partition = $4 AND "offset" < $5)"""
 
 
 def require_size(topic: Topic, message_type: str, headers: Mapping[str, str], value: bytes) -> None:
@@ -258,6 +261,17 @@ class Unit:
         else:
             self.shared.released.append(parent)
         self.outgoing += 1
+
+    async def keep_order(self, parent: str) -> None:
+        """Raise ParentUnknown while a message of the same key that came before this one still waits for this parent.
+
+        It may do so a moment longer than the parent is unknown. Event streams keep their order without it.
+        """
+        assert self.envelope is not None, "it is a message's turn"
+        assert self.record is not None, "a message comes as a record"
+        place = self.topic, self.envelope.key, parent, self.record.partition, self.record.offset
+        if await self.conn.fetchval(IS_BEHIND_WAITING, *place):
+            raise ParentUnknown(parent)
 
     def _headers(self, message: Message, event_id: str, origin: Origin) -> dict[str, str]:
         """Return all headers but `ce_sequence`, which the relay adds from the row."""

@@ -50,13 +50,17 @@ TAKE_RELEASED = """
     UPDATE waiting SET released = false
      WHERE id = ANY(ARRAY(SELECT id FROM waiting WHERE released ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id, topic, partition, "offset", key, headers, value"""
-# The next message of its event stream has its turn.
+# The next message of its aggregate has its turn; outside event streams so has the next for the same parent, which may
+# come behind others.
 DELETE = """
-    WITH gone AS (DELETE FROM waiting WHERE id = $1 RETURNING topic, aggregate_id)
-    UPDATE waiting SET released = true FROM gone
-     WHERE failures = 0
-       AND id = (SELECT id FROM waiting
-                  WHERE topic = gone.topic AND aggregate_id = gone.aggregate_id AND id > $1 ORDER BY id LIMIT 1)"""
+    WITH gone AS (DELETE FROM waiting WHERE id = $1 RETURNING topic, aggregate_id, parent),
+    next AS (
+        SELECT (SELECT id FROM waiting WHERE topic = gone.topic AND aggregate_id = gone.aggregate_id
+                   AND id > $1 ORDER BY id LIMIT 1) AS of_aggregate,
+               (SELECT id FROM waiting WHERE topic = gone.topic AND aggregate_id = gone.aggregate_id
+                   AND parent = gone.parent AND id > $1 ORDER BY id LIMIT 1) AS for_parent
+          FROM gone)
+    UPDATE waiting SET released = true FROM next WHERE failures = 0 AND id IN (of_aggregate, for_parent)"""
 NO_ROW = 2**62
 NUL = "\u0100"
 """Substitute for the byte 0 in `headers`, which jsonb cannot hold; latin-1 has no such character."""

@@ -31,6 +31,8 @@ SILENT_FOR_A_MINUTE = """
     UPDATE tracker.watch SET look_at = now(), signals = jsonb_set(jsonb_set(signals, '{gaps}', '[0.01]'),
            '{heard_at}', to_jsonb(now() - interval '1 minute')) WHERE job_id = $1"""
 
+HAS_NODES = "INSERT INTO tracker.cost (job_id, attempt, tenant, pool) VALUES ($1, 1, 'demo', 'cpu')"
+
 
 @pytest.fixture(scope="module")
 async def heard(tracker: Stack) -> AsyncIterator[Ear]:
@@ -171,6 +173,23 @@ async def test_two_processes_raise_each_alert_once(tracker: Stack, voice: Voices
     for job_id in runs:
         await until_step(db, job_id, 140)
         assert heard.types(job_id) == ["AlertRaised", "AlertCleared"]
+        assert {each.message.rule for each in heard.heard[job_id]} == {"loss_spike"}
+
+
+async def test_steps_that_waited_for_their_nodes_are_looked_at_before_newer_ones(
+    tracker: Stack, voice: Voices, heard: Ear, db
+):
+    """The nodes are known here before anybody tries the first steps again."""
+    job_id = f"ftjob-{uuid4().hex[:8]}"
+    await voice.say("runner", recorded(job_id, range(1, 103)))
+    query = "SELECT EXISTS (SELECT FROM tracker.waiting WHERE aggregate_id = $1)"
+    await until(lambda: db.fetchval(query, job_id), "the first steps to wait")
+    own = await asyncpg.connect(tracker.postgres_dsn("tracker"))
+    await own.execute(HAS_NODES, job_id)
+    await own.close()
+    await voice.say("runner", recorded(job_id, range(103, 141)))
+    await heard.until(job_id, "AlertRaised", "AlertCleared")
+    assert {each.message.rule for each in heard.heard[job_id]} == {"loss_spike"}
 
 
 @pytest.mark.parametrize("is_stopped_first", [False, True], ids=["failed", "stopped first"])
