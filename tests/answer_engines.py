@@ -102,13 +102,17 @@ def _handler(replica: Replica) -> type[BaseHTTPRequestHandler]:
             with replica.answering() as gives:
                 if replica.barrier:
                     replica.barrier.wait(timeout=20)
-                if not gives:
-                    self.close_connection = True
-                    return
-                if self.headers["authorization"] != f"Bearer {replica.key}":
-                    self._send(401, {"error": "Unauthorized"})
-                    return
-                self._send(*replica.complete(body))
+                answer = self._answer(body) if gives else None
+            # It is under way no longer: who has the answer may ask again at once.
+            if answer is None:
+                self.close_connection = True
+            else:
+                self._send(*answer)
+
+        def _answer(self, body: dict) -> tuple[int, dict]:
+            if self.headers["authorization"] != f"Bearer {replica.key}":
+                return 401, {"error": "Unauthorized"}
+            return replica.complete(body)
 
         def _send(self, status: int, answer: dict) -> None:
             raw = json.dumps(answer).encode()
