@@ -1,6 +1,7 @@
 """Parts by an engine of serving: whole or not at all, and what a replica that fails leaves."""
 
 import threading
+import time
 
 import httpx
 import pytest
@@ -90,7 +91,8 @@ async def test_progress_is_said_of_each_answer(answer):
 
 
 async def test_as_many_requests_are_under_way_as_allowed(answer, replica):
-    replica.barrier = threading.Barrier(3)
+    """A fourth would come while three wait for each other."""
+    replica.barrier = threading.Barrier(3, action=lambda: time.sleep(0.05))
     await answer(
         asked("a", prompts=12, sides=(Side.CANDIDATE,)).model_copy(update={"probes": ()}), concurrency=3
     )
