@@ -3,9 +3,11 @@
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -16,6 +18,27 @@ from shared.processes.spawn import ending_with_us
 
 START_SECONDS = 20.0
 KILL_SECONDS = 10.0
+
+
+class Running(ABC):
+    """`with` it: started, and stopped at the end of the block, also where it starts only in part."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class Daemons:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from deploy.collector.programs import program
-from deploy.daemons import Daemons
+from deploy.daemons import Daemons, Running
 from deploy.local.state import LOOPBACK
 from shared.ports import free_port
 from shared.processes.environment import inherited
@@ -25,7 +25,7 @@ SIGNALS = ("traces", "metrics")
 FLUSH = "200ms"
 
 
-class Collector:
+class Collector(Running):
     """`with Collector(folder) as collector`: it runs until the block ends; services send to its `url`."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,17 +34,6 @@ class Collector:
         self._daemons = Daemons(self._folder, mark=MARK)
         self._port = free_port(LOOPBACK)
         self.url = f"http://{LOOPBACK}:{self._port}"
-
-    def __enter__(self) -> "Collector":
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from deploy.daemons import START_SECONDS, Daemons
+from deploy.daemons import START_SECONDS, Daemons, Running
 from deploy.kubernetes.kubelet import CLUSTER_MARK
 from deploy.kubernetes.programs import programs
 from deploy.local.errors import StackError
@@ -66,7 +66,7 @@ current-context: retune
 """
 
 
-class KubernetesCluster:
+class KubernetesCluster(Running):
     """`with KubernetesCluster(folder) as cluster`: its daemons run until the block ends."""
 
     def __init__(self, folder: Path, *, nodes: int = NODES, lost_after_seconds: int = 6) -> None:
@@ -99,17 +99,6 @@ class KubernetesCluster:
     @property
     def _certificate(self) -> Path:
         return self._folder / "certificates/apiserver.crt"
-
-    def __enter__(self) -> "KubernetesCluster":
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._write()

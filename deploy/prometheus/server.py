@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
-from deploy.daemons import Daemons
+from deploy.daemons import Daemons, Running
 from deploy.local.errors import StackError
 from deploy.local.state import LOOPBACK, State
 from deploy.prometheus.packages import PROMETHEUS
@@ -32,7 +32,7 @@ def targets_of(state: State, processes: Mapping[str, Sequence[str]]) -> dict[str
     }
 
 
-class Prometheus:
+class Prometheus(Running):
     """`with Prometheus(folder, targets) as prometheus`: it runs until the block ends."""
 
     def __init__(
@@ -56,17 +56,6 @@ class Prometheus:
     @property
     def config(self) -> Path:
         return self._folder / "prometheus.yaml"
-
-    def __enter__(self) -> "Prometheus":
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from deploy.daemons import Daemons
+from deploy.daemons import Daemons, Running
 from deploy.local.errors import StackError
 from deploy.slurm.packages import SLURM
 from shared.ports import free_port
@@ -63,7 +63,7 @@ PartitionName=ondemand PriorityTier=10 PreemptMode=OFF
 """
 
 
-class SlurmCluster:
+class SlurmCluster(Running):
     """`with SlurmCluster(folder) as cluster`: its daemons run until the block ends."""
 
     def __init__(
@@ -85,17 +85,6 @@ class SlurmCluster:
     def environment(self) -> Mapping[str, str]:
         """What clients of this cluster need."""
         return inherited() | {"SLURM_CONF": str(self.conf)}
-
-    def __enter__(self) -> "SlurmCluster":
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._write()

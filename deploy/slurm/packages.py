@@ -5,6 +5,6 @@ from deploy.packages import Packages
 SLURM = Packages(
     "Slurm",
     names=("slurmctld", "slurmd", "slurm-client", "munge", "slurm-wlm-basic-plugins"),
-    programs=("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun"),
+    programs=("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun"),
     target="setup-slurm",
 )
