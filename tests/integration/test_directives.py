@@ -15,21 +15,18 @@ from deploy.local.state import LOOPBACK
 from schemas import layout
 from schemas.directives import HELD_FOR, MAX_BODY_BYTES, ROUTE, Directives, DirectivesRequest
 from schemas.job import JobScheduled, StopReason
-from schemas.object_requests import SIGNATURE_HEADER
 from schemas.training import RunnerStarted, StartTraining, StopTraining
 from services.provisioner.model import node_id
-from shared.clock import utc_now
-from shared.signatures import PrivateKey
 from tests.integration.attempts import TENANT, Attempts
 from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts
+from tests.integration.signed_requests import STRANGER, ask_signed
 from tests.node_keys import signer_of
 
 __all__ = ["attempts"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
-STRANGER = PrivateKey("f" * 64)
 PATIENCE = httpx.Timeout(60.0)
 
 
@@ -41,30 +38,10 @@ class Asker:
     http: httpx.AsyncClient
 
     async def ask(
-        self,
-        scheduled: JobScheduled,
-        *,
-        node: int = 0,
-        report_id: str = "nobody's",
-        version: str = "",
-        signer: PrivateKey | None = None,
-        at: timedelta = timedelta(0),
-        alter: bytes = b"",
+        self, scheduled: JobScheduled, *, report_id: str = "nobody's", version: str = "", **how: Any
     ) -> httpx.Response:
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        body = DirectivesRequest(
-            job_id=scheduled.job_id,
-            attempt=scheduled.attempt,
-            node_index=node,
-            node_id=node_id(name, node),
-            time=utc_now() + at,
-            report_id=report_id,
-            version=version,
-        )
-        content = body.model_dump_json().encode()
-        key = signer or signer_of(scheduled.job_id, scheduled.attempt, node=node)
-        headers = {SIGNATURE_HEADER: key.signature_of(content)}
-        return await self.http.post(ROUTE, content=content + alter, headers=headers)
+        asked = {"report_id": report_id, "version": version}
+        return await ask_signed(self.http, ROUTE, DirectivesRequest, scheduled, **asked, **how)
 
     async def answer(self, scheduled: JobScheduled, **how: Any) -> Directives:
         answer = await self.ask(scheduled, **how)

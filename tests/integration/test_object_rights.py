@@ -19,25 +19,20 @@ from schemas.node import NodesReleased
 from schemas.object_requests import (
     MAX_BODY_BYTES,
     ROUTE,
-    SIGNATURE_HEADER,
     ObjectAnswers,
     ObjectRequest,
     ObjectRequests,
     PresignedRequest,
 )
-from services.provisioner.model import node_id
-from shared.clock import utc_now
-from shared.signatures import PrivateKey
 from tests.integration.attempts import Attempts
 from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts
+from tests.integration.signed_requests import STRANGER, ask_signed
 from tests.node_keys import signer_of
 
 __all__ = ["attempts"]
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-
-STRANGER = PrivateKey("f" * 64)
 
 
 @dataclass
@@ -47,28 +42,8 @@ class Thief:
     attempts: Attempts
     http: httpx.AsyncClient
 
-    async def ask(
-        self,
-        scheduled: JobScheduled,
-        *requests: ObjectRequest,
-        signer: PrivateKey | None = None,
-        node: int = 0,
-        at: timedelta = timedelta(0),
-        alter: bytes = b"",
-    ) -> httpx.Response:
-        name = layout.attempt_name(scheduled.job_id, scheduled.attempt)
-        body = ObjectRequests(
-            job_id=scheduled.job_id,
-            attempt=scheduled.attempt,
-            node_index=node,
-            node_id=node_id(name, node),
-            time=utc_now() + at,
-            requests=requests,
-        )
-        content = body.model_dump_json().encode()
-        key = signer or signer_of(scheduled.job_id, scheduled.attempt, node=node)
-        headers = {SIGNATURE_HEADER: key.signature_of(content)}
-        return await self.http.post(ROUTE, content=content + alter, headers=headers)
+    async def ask(self, scheduled: JobScheduled, *requests: ObjectRequest, **how: Any) -> httpx.Response:
+        return await ask_signed(self.http, ROUTE, ObjectRequests, scheduled, requests=requests, **how)
 
     async def given(self, scheduled: JobScheduled, request: ObjectRequest, **how: Any) -> PresignedRequest:
         answer = await self.ask(scheduled, request, **how)
