@@ -143,6 +143,25 @@ def test_a_second_listener_is_answered_by_the_same_process_and_stops_with_it():
         assert begun == [f"{port} ".encode() for port in ports], "each by its own port"
 
 
+def test_neither_listener_takes_a_connection_while_answers_end():
+    port, second = free_port(), free_port()
+    longer = program(port, f"Address('127.0.0.1', {second})").replace("STOP_SECONDS = 1", "STOP_SECONDS = 3")
+    with subprocess.Popen([sys.executable, "-c", longer], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        with httpx.stream("GET", until_listening(second, "/for-ever"), timeout=30) as answer:
+            assert next(answer.iter_bytes()) == f"{second} ".encode()
+            process.send_signal(signal.SIGTERM)
+            for each in (port, second):
+                until_refused(each)
+            assert process.poll() is None, "an answer is under way"
+
+
+def until_refused(port: int) -> None:
+    with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):
+        while True:
+            socket.create_connection(("127.0.0.1", port)).close()
+
+
 def test_a_port_that_is_taken_for_the_second_listener_ends_the_process():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"Address('127.0.0.1', {taken.getsockname()[1]})"
