@@ -1,11 +1,14 @@
 """What commands have in common: the connection that a run of the command line works on, and an option."""
 
 from functools import cache
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from cli.api import Api
+from cli.output import stderr
+from cli.row_files import json_lines_of
 from ops.connection import Connection, find_connection
 
 DryRun = Annotated[
@@ -30,3 +33,12 @@ def api() -> Api:
 @cache
 def admin_api() -> Api:
     return Api(connection(), as_admin=True)
+
+
+def upload_rows(path: Path, *, purpose: str = "fine-tune", is_used: bool = False) -> Any:
+    """Upload a file of rows as JSON lines, whichever way it has them; `is_used` as in `Api.upload`.
+
+    Raises RefusedByPlatform.
+    """
+    with stderr.status(f"uploading {path.name}"), json_lines_of(path) as lines:
+        return api().upload(lines, purpose=purpose, is_used=is_used)

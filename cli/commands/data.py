@@ -11,10 +11,10 @@ import typer
 from cli import kafka_commands
 from cli.api import Api
 from cli.changes import Changes, is_dry
-from cli.commands.context import admin_api, api, connection
+from cli.commands.context import admin_api, api, connection, upload_rows
 from cli.commands.excerpts import excerpts_text
 from cli.output import note, show, show_table, stderr
-from cli.row_files import json_lines_of
+from cli.row_files import MAX_SUITE_BYTES, json_lines_of
 from ops.errors import RefusedByPlatform, Unreachable
 from schemas.base import FileRef
 from schemas.evaluation import (
@@ -37,8 +37,8 @@ LISTED_SECONDS = 30.0
 
 @app.command(cls=Changes)
 def upload(path: Path, purpose: str = "fine-tune") -> None:
-    """Upload a JSONL file."""
-    file = api().upload(path, purpose=purpose)
+    """Upload a file of rows: JSON lines, those in gzip, or Parquet, which become JSON lines here."""
+    file = upload_rows(path, purpose=purpose)
     show(file, file["id"])
 
 
@@ -54,15 +54,15 @@ def list_files(purpose: str | None = None) -> None:
 def validate(
     path: Path,
     model: Annotated[str, typer.Option(help="Base model whose tokenizer and template count.")],
-    holdout: Annotated[Path | None, typer.Option(help="Task holdout, JSONL.")] = None,
+    holdout: Annotated[Path | None, typer.Option(help="Task holdout.")] = None,
 ) -> None:
     """Run every check on a dataset without starting a job."""
     body: dict[str, Any] = {
         "model": model,
-        "training_file": api().upload(path, purpose="fine-tune", is_used=True)["id"],
+        "training_file": upload_rows(path, is_used=True)["id"],
     }
     if holdout is not None:
-        body["retune"] = {"holdout_file": api().upload(holdout, purpose="fine-tune", is_used=True)["id"]}
+        body["retune"] = {"holdout_file": upload_rows(holdout, is_used=True)["id"]}
     dataset = api().post("/datasets", body)
     with stderr.status("validating"):
         while dataset["status"] == "validating":
@@ -186,7 +186,7 @@ def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegi
 
 
 def _blob(path: Path, purpose: str) -> FileRef:
-    with json_lines_of(path) as lines:
+    with json_lines_of(path, at_most_bytes=MAX_SUITE_BYTES) as lines:
         file = admin_api().upload(lines, purpose=purpose, is_used=True)
     if not is_dry():
         note(f"uploaded {path.name} as {file['id']}")

@@ -12,7 +12,7 @@ from cli.changes import Changes
 from cli.commands.bar import Bar
 from cli.commands.base_models import described_estimate, described_model, described_time
 from cli.commands.compare import compared, num_equal, why_not_comparable
-from cli.commands.context import DryRun, api
+from cli.commands.context import DryRun, api, upload_rows
 from cli.commands.numbers import written
 from cli.commands.sparkline import sparkline
 from cli.commands.watch import details, ending, in_short, is_over, line, mark, place, stage, state_of
@@ -309,7 +309,7 @@ def _act(job_id: str, action: str) -> None:
 def _file_id(path_or_id: str) -> str:
     if path_or_id.startswith("file-"):
         return path_or_id
-    file_id: str = api().upload(Path(path_or_id), purpose="fine-tune")["id"]
+    file_id: str = upload_rows(Path(path_or_id))["id"]
     return file_id
 
 

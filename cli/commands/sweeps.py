@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.changes import Changes
-from cli.commands.context import DryRun, api
+from cli.commands.context import DryRun, api, upload_rows
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
 
@@ -104,7 +104,7 @@ def _upload(body: dict[str, Any], path: tuple[str, ...], folder: Path) -> None:
         part = part.get(each) if isinstance(part, dict) else None
     value = part.get(name) if isinstance(part, dict) else None
     if isinstance(value, str) and not value.startswith("file-"):
-        part[name] = api().upload(folder / value, purpose="fine-tune")["id"]
+        part[name] = upload_rows(folder / value)["id"]
 
 
 def _rank(trial: dict[str, Any]) -> tuple[bool, float, int]:

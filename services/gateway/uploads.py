@@ -62,7 +62,7 @@ def detect_format(path: Path, *, purpose: str) -> DatasetFormat | None:
         if file.read(len(PARQUET)) == PARQUET:
             raise ApiError(
                 400,
-                "file: Parquet is not available yet, expected JSON lines",
+                "file: Parquet is not available yet, expected JSON lines; `retune data upload` makes them of it",
                 param="file",
                 code="not_available_yet",
             )

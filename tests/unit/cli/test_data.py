@@ -33,10 +33,8 @@ REJECTED = {
 
 @pytest.fixture
 def _platform(monkeypatch):
-    answers = SimpleNamespace(
-        post=lambda path, body: REJECTED, upload=lambda path, purpose, is_used: {"id": "file-1"}
-    )
-    monkeypatch.setattr(data, "api", lambda: answers)
+    monkeypatch.setattr(data, "api", lambda: SimpleNamespace(post=lambda path, body: REJECTED))
+    monkeypatch.setattr(data, "upload_rows", lambda path, is_used: {"id": "file-1"})
 
 
 @pytest.mark.usefixtures("_platform")

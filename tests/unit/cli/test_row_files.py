@@ -2,12 +2,13 @@
 
 import gzip
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from cli import row_files
 from cli.row_files import json_lines_of
 from ops.errors import RefusedByPlatform
 
@@ -40,6 +41,33 @@ def test_parquet_becomes_json_lines_with_the_same_values(tmp_path):
     path = tmp_path / "test-00000-of-00001.parquet"
     parquet.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=1)
     assert read(path) == ("test-00000-of-00001.jsonl", ROWS)
+
+
+def test_fields_that_other_rows_have_are_not_in_a_row_of_parquet(tmp_path):
+    """A struct has every field in every row: the arguments of a call would be those of all calls."""
+    call = {"type": "function", "function": {"name": "look", "arguments": {"city": "Ulm"}}}
+    other = {"type": "function", "function": {"name": "wait", "arguments": {"seconds": 3}}}
+    rows = [
+        {"messages": [{"role": "user", "content": "Wo?"}, {"role": "assistant", "tool_calls": [each]}]}
+        for each in (call, other)
+    ]
+    path = tmp_path / "calls.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    assert read(path)[1] == rows
+
+
+def test_values_of_parquet_are_those_that_json_has(tmp_path):
+    path = tmp_path / "rows.parquet"
+    kinds = {
+        "at": pa.array([datetime(2027, 3, 1, 12, tzinfo=UTC)]),
+        "price": pa.array([Decimal("1.50")]),
+        "names": pa.array([[("a", 1)]], type=pa.map_(pa.string(), pa.int64())),
+        "kind": pa.array(["x"]).dictionary_encode(),
+    }
+    parquet.write_table(pa.table(kinds), path)
+    assert read(path)[1] == [
+        {"at": "2027-03-01 12:00:00+00:00", "price": "1.50", "names": {"a": 1}, "kind": "x"}
+    ]
 
 
 def test_what_a_file_is_decide_its_bytes(tmp_path):
@@ -77,14 +105,15 @@ def test_a_value_that_json_does_not_have_names_its_row(tmp_path):
 
 
 @pytest.mark.parametrize("write", ["gzip", "parquet"])
-def test_a_small_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, write):
-    monkeypatch.setattr(row_files, "MAX_BYTES", len(LINES) - 10)
+def test_a_small_file_that_unpacks_to_too_much_is_refused(tmp_path, write):
+    at_most = len(LINES) - 10
     path = tmp_path / "rows"
     if write == "gzip":
         path.write_bytes(gzip.compress(LINES))
     else:
         parquet.write_table(pa.Table.from_pylist(ROWS), path)
-    with pytest.raises(RefusedByPlatform, match="as JSON lines, expected at most"), json_lines_of(path):
+    refusal = pytest.raises(RefusedByPlatform, match=f"over {at_most} bytes as JSON lines, expected at most")
+    with refusal, json_lines_of(path, at_most_bytes=at_most):
         pass
 
 
