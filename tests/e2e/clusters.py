@@ -5,7 +5,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -46,15 +46,24 @@ async def on_nodes_of(platform: Platform, cluster: LeaseCluster, folder: Path) -
         await _restart_controller(platform)
 
 
-async def leased_node(platform: Platform, *, but: str = "") -> DevicesLeased:
-    """Wait until a replica has a node whose machine is known, of another lease than this one."""
+async def replica_leases(platform: Platform) -> dict[str, DevicesLeased]:
+    """Every lease of a replica that ever had a node whose machine is known, by id, in order of time."""
+    facts = [each.message for each in await platform.events_of(pool="cluster", purpose="serving")]
+    return {
+        fact.lease_id: fact
+        for fact in facts
+        if isinstance(fact, DevicesLeased) and fact.node and fact.node.host
+    }
+
+
+async def new_lease(platform: Platform, *, known: Collection[str]) -> DevicesLeased:
+    """Wait until a replica has a node whose machine is known, of another lease than these."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        facts = [each.message for each in await platform.events_of(pool="cluster", purpose="serving")]
-        leased = [fact for fact in facts if isinstance(fact, DevicesLeased) and fact.lease_id != but]
-        if with_machine := [fact for fact in leased if fact.node and fact.node.host]:
-            return with_machine[-1]
-        assert time.monotonic() < deadline, f"no replica has a node but that of {but or 'none'}: {facts}"
+        leases = await replica_leases(platform)
+        if new := [lease for lease_id, lease in leases.items() if lease_id not in known]:
+            return new[-1]
+        assert time.monotonic() < deadline, f"no replica has a node but those of {sorted(known)}"
         await asyncio.sleep(1.0)
 
 

@@ -14,7 +14,8 @@ from schemas.deployment import ReplicaLost, ReplicaReady
 from services.provisioner.model import lease_node_name
 from tests.chaos.scale import at_night
 from tests.e2e import material
-from tests.e2e.clusters import leased_node, on_nodes_of
+from tests.e2e.clusters import new_lease, on_nodes_of, replica_leases
+from tests.e2e.conftest import Platform
 from tests.integration.lease_clusters import LeaseCluster, OfKubernetes, OfSlurm
 
 pytestmark = [
@@ -42,25 +43,32 @@ def cluster(
 
 
 @pytest.fixture(scope="module")
-async def on_nodes(platform, cluster, tmp_path_factory) -> AsyncIterator[None]:
+async def earlier(platform, cluster, tmp_path_factory) -> AsyncIterator[frozenset[str]]:
+    """The platform's replicas are on nodes of the cluster. Yields the leases of replicas on a cluster before it."""
+    leases = frozenset(await replica_leases(platform))
     async with on_nodes_of(platform, cluster, tmp_path_factory.mktemp("shared")):
-        yield
+        yield leases
 
 
-async def test_a_model_is_served_from_a_node_and_from_another_one_after_a_drain(platform, cluster, on_nodes):
+async def test_a_model_is_served_from_a_node_and_from_another_one_after_a_drain(platform, cluster, earlier):
     job = await platform.finished(await platform.submit(suffix="nodes"))
     assert job["status"] == "succeeded", platform.retune("jobs", "events", job["id"])
     assert await platform.answer(job["fine_tuned_model"], QUESTION) == material.ANSWER
-    first = await leased_node(platform)
+    first = await new_lease(platform, known=earlier)
     name = lease_node_name(first.lease_id)
     machine = cluster.machine(name)
     assert machine in cluster.machines
 
+    ready_before = await incarnations(platform)
     with cluster.drained(machine, name):
-        second = await leased_node(platform, but=first.lease_id)
-        lost = await platform.heard(ReplicaLost, reason=f"its node goes away: {cluster.drain_source}")
+        second = await new_lease(platform, known=earlier | {first.lease_id})
+        await platform.heard(ReplicaLost, reason=f"its node goes away: {cluster.drain_source}")
         assert cluster.machine(lease_node_name(second.lease_id)) not in ("", machine)
         assert await platform.answer(job["fine_tuned_model"], QUESTION) == material.ANSWER
-    ready = [event.message for event in await platform.events_of() if isinstance(event.message, ReplicaReady)]
-    others = {fact.replica.incarnation for fact in ready} - {lost.replica.incarnation}
-    assert others, "no other replica was ever ready"
+    assert await incarnations(platform) - ready_before, "no other replica was ready after the drain"
+
+
+async def incarnations(platform: Platform) -> set[str]:
+    """Those of all replicas that were ever ready."""
+    facts = [event.message for event in await platform.events_of()]
+    return {fact.replica.incarnation for fact in facts if isinstance(fact, ReplicaReady)}

@@ -35,11 +35,10 @@ def secrets_of(kubernetes: KubernetesCluster, name: str) -> list[Mapping[str, An
 
 
 def pod_of(kubernetes: KubernetesCluster, name: str, index: int) -> str:
-    return next(
-        pod["metadata"]["name"]
-        for pod in pods_of(kubernetes, name)
-        if pod["metadata"]["name"].startswith(f"{name}-{index}-")
-    )
+    pods: list[str] = [pod["metadata"]["name"] for pod in pods_of(kubernetes, name)]
+    of_node = [pod for pod in pods if pod.startswith(f"{name}-{index}-")]
+    assert of_node, f"node {index} of {name} has no pod; pods are {pods}"
+    return of_node[0]
 
 
 def put_secret(

@@ -155,9 +155,8 @@ class OfKubernetes:
         return [pod["metadata"]["name"] for pod in kube.pods_of(self._cluster, name)]
 
     def machine(self, name: str) -> str:
-        [pod] = kube.pods_of(self._cluster, name)
-        machine: str = pod["spec"].get("nodeName", "")
-        return machine
+        machines = [pod["spec"].get("nodeName", "") for pod in kube.pods_of(self._cluster, name)]
+        return next(filter(None, machines), "")
 
     def devices(self, name: str) -> int:
         [pod] = kube.pods_of(self._cluster, name)
