@@ -57,6 +57,8 @@ CLUSTERS = ("slurm", "kubernetes")
 class LeaseCluster(Protocol):
     """What a test asks of the cluster, whichever it is. Nodes have the names that the cluster has for them."""
 
+    name: str
+    """Which of `CLUSTERS` it is."""
     drain_source: str
     """What a notice says after `drained`."""
     queue_words: frozenset[str]
@@ -87,6 +89,7 @@ class LeaseCluster(Protocol):
 
 
 class OfSlurm:
+    name = "slurm"
     drain_source = "drain"
     queue_words = frozenset({"Resources", "Priority", "None"})
 
@@ -129,6 +132,7 @@ class OfSlurm:
 
 
 class OfKubernetes:
+    name = "kubernetes"
     drain_source = "eviction"
     queue_words = frozenset({"", "0/3 nodes are available"})
 

@@ -53,6 +53,9 @@ ENV = {
 }
 
 
+FIRST_QUESTIONS = {"slurm": 10, "kubernetes": 20}
+"""Of the holdouts of a cluster's tests, and of no other file's: a verdict that is known already needs no node."""
+
 cluster = pytest.fixture(cluster_of, scope="module", params=CLUSTERS)
 
 
@@ -73,6 +76,11 @@ async def world(stack: Stack, attempts: Attempts) -> AsyncIterator[World]:
     async with World.on(stack) as world:
         yield world
     await stack.stop("evaluator")
+
+
+async def ask(world: World, setting: Setting, models: Models, cluster: LeaseCluster, number: int):
+    """Ask for a verdict that is not known from another test; its job. `number`: of the test."""
+    return await ask_for_a_verdict(world, setting, models, first=FIRST_QUESTIONS[cluster.name] + number)
 
 
 async def leased(attempts: Attempts, world: World, job_id: str, number: int = 1) -> DevicesLeased:
@@ -110,7 +118,7 @@ async def test_a_gate_waits_in_the_clusters_queue_and_is_scored_on_a_node(
     world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models
 ):
     with cluster.blocked():
-        job = await ask_for_a_verdict(world, setting, models, first=0)
+        job = await ask(world, setting, models, cluster, 0)
         delayed = await world.until(
             lambda event: isinstance(event, Delayed) and event.subject_id == job.job_id, "the wait"
         )
@@ -131,7 +139,7 @@ async def test_an_evaluator_that_dies_anywhere_continues_on_the_same_node(
     world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models, stack: Stack
 ):
     async with killed_at(stack, "evaluator", "eval.work.saved", env=ENV):
-        job = await ask_for_a_verdict(world, setting, models, first=1)
+        job = await ask(world, setting, models, cluster, 1)
     for failpoint in ("eval.devices.leased", "eval.outcome.read", "eval.verdict.before"):
         async with killed_at(stack, "evaluator", failpoint, env=ENV):
             pass
@@ -156,7 +164,7 @@ async def test_a_lost_node_and_a_killed_provisioner_cost_no_try(
     env: dict[str, str],
 ):
     async with killed_at(stack, "provisioner", "provider.create.after", env=env):
-        job = await ask_for_a_verdict(world, setting, models, first=2)
+        job = await ask(world, setting, models, cluster, 2)
     await alive(stack, "provisioner", env=env)
     lease = await leased(attempts, world, job.job_id)
     node = await until_scoring(lease)
@@ -172,7 +180,7 @@ async def test_a_lost_node_and_a_killed_provisioner_cost_no_try(
 async def test_a_cancelled_jobs_node_ends_with_its_gate(
     world: World, attempts: Attempts, cluster: LeaseCluster, setting: Setting, models: Models
 ):
-    job = await ask_for_a_verdict(world, setting, models, first=3)
+    job = await ask(world, setting, models, cluster, 3)
     lease = await leased(attempts, world, job.job_id)
     await until_scoring(lease)
     artifact = Artifact.model_validate(job.model_dump())
