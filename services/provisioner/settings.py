@@ -14,8 +14,10 @@ from pydantic import (
     NonNegativeInt,
     PositiveInt,
     SecretStr,
+    ValidationError,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsConfigDict
 
 from schemas.base import LABEL, CapacityType, DeviceKind, TenantName, Usd
@@ -25,6 +27,9 @@ from shared.log import get_logger
 from shared.settings import ServiceSettings
 
 log = get_logger(__name__)
+
+MAX_SHOWN = 80
+"""Characters of a wrong value that an error shows."""
 
 
 class Settings(ServiceSettings):
@@ -195,11 +200,11 @@ class PoolEntry(BaseModel):
 class PoolsFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    pools: dict[str, PoolEntry]
+    pools: dict[Name, PoolEntry]
 
 
 def parse_pools(text: str, *, count_gpus: Callable[[], int | None]) -> dict[str, Pool]:
-    """Read the pools from TOML. Raises ValueError (tomllib's or pydantic's) naming what is wrong."""
+    """Read the pools from TOML. Raises ValueError with all that is wrong: each key, what is there, what may be."""
     entries = _entries(text)
     gpus = count_gpus() if any(entry.has_own_gpus for entry in entries.values()) else None
     pools = {
@@ -215,7 +220,19 @@ def parse_clusters(text: str) -> dict[str, ClusterPool]:
 
 
 def _entries(text: str) -> dict[str, PoolEntry]:
-    return PoolsFile.model_validate(tomllib.loads(text, parse_float=Decimal)).pools
+    try:
+        return PoolsFile.model_validate(tomllib.loads(text, parse_float=Decimal)).pools
+    except ValidationError as error:
+        raise ValueError("; ".join(map(_problem, error.errors()))) from error
+
+
+def _problem(error: ErrorDetails) -> str:
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        return f"{where}: found nothing, expected a value"
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    return f"{where}: found {str(error['input'])[:MAX_SHOWN]!r}: {error['msg']}"
 
 
 def _require_own_gpus(pools: Iterable[Pool], gpus: int | None) -> None:

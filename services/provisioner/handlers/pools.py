@@ -29,9 +29,15 @@ class Pools:
     connect: Connect
 
     async def read(self) -> None:
-        """Read the pools of the file at start, and announce what each has, for whoever plans with it."""
+        """Read the pools of the file at start, and announce what each has, for whoever plans with it.
+
+        Raises: ValueError, which names the file and all that is wrong in it.
+        """
         text = self.file.read_text()
-        configured_pools = parse_pools(text, count_gpus=count_gpus)
+        try:
+            configured_pools = parse_pools(text, count_gpus=count_gpus)
+        except ValueError as error:
+            raise ValueError(f"{self.file}: {error}") from error
         async with self.service.unit() as unit:
             known = await store.lock_pools(unit.conn)
             present = pools.on_pools_read(known, configured_pools)

@@ -34,16 +34,30 @@ def test_pools_file_is_read():
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        ({"capacity_type": '"cheap"'}, "capacity_type"),
-        ({"colour": 1}, "colour"),
-        ({"nodes": -1}, "nodes"),
+        ({"capacity_type": '"cheap"'}, r"^pools\.a\.capacity_type: found 'cheap': Input should be 'spot'"),
+        ({"colour": 1}, r"^pools\.a\.colour: found '1': Extra inputs are not permitted"),
+        ({"nodes": -1}, r"^pools\.a\.nodes: found '-1': .* greater than or equal to 0"),
         ({"price_per_hour": 1}, "price_per_hour"),
-        ({"tenants": '["No One"]'}, "tenants"),
+        ({"tenants": '["No One"]'}, r"tenants\.0: found 'No One'"),
+        ({"backend": '"slurm"'}, '^pools\\.a: backend is "slurm": expected the table slurm'),
     ],
 )
-def test_pools_file_with_a_fault_names_it(fault, named):
+def test_pools_file_with_a_fault_names_it_and_what_was_found(fault, named):
     with pytest.raises(ValueError, match=named):
         parsed(a_table(**fault))
+
+
+def test_all_faults_of_a_pools_file_are_named_at_once():
+    text = a_table("a", nodes=-1) + a_table("b").replace('device = "cpu"', "")
+    with pytest.raises(
+        ValueError, match=r"pools\.a\.nodes: .*; pools\.b\.device: found nothing, expected a value"
+    ):
+        parsed(text)
+
+
+def test_a_pool_has_a_name_that_jobs_can_ask_for():
+    with pytest.raises(ValueError, match=r"pools.*: found 'A b': String should match"):
+        parsed(a_table("'A b'"))
 
 
 def test_pools_file_says_what_the_nodes_compute_on():
