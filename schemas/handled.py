@@ -321,6 +321,7 @@ HANDLED: dict[str, dict[str, tuple[str, ...]]] = {
             "JobCancelled",
         ),
         "node.events": (
+            "PoolCapacityChanged",
             "DevicesLeased",
             "DeviceLeaseQueued",
             "DeviceLeaseEnded",

@@ -49,6 +49,16 @@ class Replica:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """What a machine of a pool has."""
+
+    name: str
+    devices_per_node: int
+    device_memory_bytes: int | None = None
+    """Memory of each device; None: the operator does not say."""
+
+
+@dataclass(frozen=True)
 class Host:
     """Where a candidate answers beside its base model, or why nowhere."""
 

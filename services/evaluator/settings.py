@@ -28,8 +28,8 @@ class Settings(NodeServiceSettings):
     """Checks without which no model passes, whether or not something is registered for them."""
     device: Device = "cpu"
     pool: Annotated[str, Field(min_length=1)] | None = None
-    """Pool of the provisioner's machine of which scoring leases its device; None: it takes the first that this
-    machine has."""
+    """Pool of the provisioner's machine of which scoring leases its device, or several of one machine where the model
+    needs them by the pool's `device_memory_gib`; None: it takes the first that this machine has."""
     on_nodes: bool = False
     """Score on nodes of `pool`, which is of another backend than the provisioner's machine. Else scoring is a process
     of this machine, and so must the devices of `pool` be. Nobody but that process answers then: `answers_by` is
@@ -38,7 +38,7 @@ class Settings(NodeServiceSettings):
     """Product name of the devices on which is scored, as `nvidia-smi --query-gpu=name` has it; what is measured on
     another product is not compared. Empty: that of this machine's device; with `on_nodes` it must be named."""
     lease_term: Annotated[timedelta, Field(ge=timedelta(seconds=10))] = timedelta(minutes=5)
-    """How long scoring outlives the last lease of its device that was confirmed; it is extended five times within
+    """How long scoring outlives the last lease of its devices that was confirmed; it is extended five times within
     it."""
     scoring_threads: PositiveInt | None = None
     """Number of threads of the scoring child; None leaves it to its libraries."""

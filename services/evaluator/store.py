@@ -12,6 +12,7 @@ from services.evaluator.model import (
     Evaluation,
     GateResult,
     Host,
+    Pool,
     Replica,
     ScoringNode,
     Suite,
@@ -96,6 +97,11 @@ FIND_HOST = """
                AND replica.incarnation = host.incarnation LIMIT 1) AS engine
       FROM host WHERE eval_id = $1 AND (replica_id IS NOT NULL OR problem <> '')"""
 FORGET_HOST = "DELETE FROM host WHERE eval_id = $1"
+POOL = Columns("name, devices_per_node, device_memory_bytes")
+SAVE_POOL = f"""
+    INSERT INTO pool ({POOL.names}) VALUES ({POOL.parameters()})
+    ON CONFLICT (name) DO UPDATE SET {POOL.excluded}"""
+FIND_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1"
 NODE = Columns("eval_id, work, report, lost_nodes")
 # What was reported of other work says nothing of this one.
 SAVE_WORK = f"""
@@ -267,6 +273,15 @@ async def find_host(conn: Connection, eval_id: str) -> Host | None:
 
 async def forget_host(conn: Connection, eval_id: str) -> None:
     await conn.execute(FORGET_HOST, eval_id)
+
+
+async def save_pool(conn: Connection, pool: Pool) -> None:
+    await conn.execute(SAVE_POOL, pool.name, pool.devices_per_node, pool.device_memory_bytes)
+
+
+async def find_pool(conn: Connection, name: str) -> Pool | None:
+    row = await conn.fetchrow(FIND_POOL, name)
+    return read(Pool, row) if row else None
 
 
 async def save_work(conn: Connection, work: Work) -> ScoringNode:

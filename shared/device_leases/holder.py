@@ -35,6 +35,9 @@ FORGET_ENDED = "DELETE FROM held_lease WHERE subject = $1 AND state IN ('ended',
 ASK = """
     INSERT INTO held_lease (subject, lease_id, state) VALUES ($1, $2, 'asked')
     ON CONFLICT (subject) DO UPDATE SET subject = excluded.subject RETURNING lease_id"""
+HAS_OTHERS = """
+    SELECT EXISTS (SELECT FROM held_lease WHERE subject = $1 AND state = 'held'
+                       AND jsonb_array_length(devices) NOT IN (0, $2))"""
 LIST_OPEN = "SELECT subject FROM held_lease WHERE state IN ('asked', 'queued', 'held') ORDER BY subject"
 QUEUE = """
     UPDATE held_lease SET state = 'queued', reason = $2 WHERE lease_id = $1 AND state IN ('asked', 'queued')"""
@@ -46,12 +49,13 @@ FORGET = "DELETE FROM held_lease WHERE subject = $1 RETURNING lease_id, state"
 
 
 class DeviceLeases:
-    """The leases of one service, all of one pool and alike."""
+    """The leases of one service, all of one pool."""
 
     def __init__(
         self, *, pool: str, devices: int, purpose: str, term: timedelta, has_nodes: bool = False
     ) -> None:
-        """has_nodes: whether nodes of the leases compute, in a pool of another backend than this machine."""
+        """devices: of a lease, unless a call names another number. has_nodes: whether nodes of them compute, in a
+        pool of another backend than this machine."""
         self.pool = pool
         self.has_nodes = has_nodes
         self.term = term
@@ -62,8 +66,13 @@ class DeviceLeases:
     def extend_every(self) -> timedelta:
         return self.term / EXTENSIONS_PER_TERM
 
-    async def ask(self, unit: Unit, subject: str) -> None:
-        """Ask for devices for the subject, or extend its lease. After one that has ended it is a new one."""
+    async def ask(self, unit: Unit, subject: str, *, devices: int | None = None) -> None:
+        """Ask for devices for the subject, or extend its lease. After one that has ended it is a new one.
+
+        devices: a lease of another number is given back, and this is a new one; None: as many as each lease has.
+        """
+        if devices and await unit.conn.fetchval(HAS_OTHERS, subject, devices):
+            await self.give_back(unit, subject)
         await unit.conn.execute(FORGET_ENDED, subject)
         lease_id = await unit.conn.fetchval(ASK, subject, f"{subject}-{uuid4().hex[:12]}")
         command = LeaseDevices(
@@ -72,7 +81,7 @@ class DeviceLeases:
             purpose=self._purpose,
             pool=self.pool,
             has_node=self.has_nodes,
-            devices=self._devices,
+            devices=devices or self._devices,
             until=unit.now + self.term,
         )
         await unit.emit(command)

@@ -25,6 +25,7 @@ device = "cpu"
 nodes = {nodes}
 devices_per_node = {devices}
 price_per_device_hour = 0.10
+device_memory_gib = {memory_gib}
 cordon_after_failures = 2
 backend = "{backend}"
 """
@@ -50,6 +51,8 @@ DEVICE = "nvidia.com/gpu"
 """What Kubernetes calls them."""
 DEVICES = 2
 """Of each machine in the pool."""
+MEMORY_GIB = 0.5
+"""Of each device: so little that a gate takes all devices of a machine."""
 CLUSTERS = ("slurm", "kubernetes")
 """Parameters of a fixture that is `cluster_of`."""
 
@@ -98,7 +101,9 @@ class OfSlurm:
         self.machines = tuple(slurm.nodes)
 
     def pool(self, folder: Path, env_file: Path) -> str:
-        common = COMMON.format(nodes=len(self.machines), devices=DEVICES, backend="slurm")
+        common = COMMON.format(
+            nodes=len(self.machines), devices=DEVICES, memory_gib=MEMORY_GIB, backend="slurm"
+        )
         return common + SLURM.format(folder=folder, conf=self._slurm.conf)
 
     def blocked(self) -> AbstractContextManager[None]:
@@ -149,7 +154,9 @@ class OfKubernetes:
             "secret": secret,
             "device": DEVICE,
         }
-        common = COMMON.format(nodes=len(self.machines), devices=DEVICES, backend="kubernetes")
+        common = COMMON.format(
+            nodes=len(self.machines), devices=DEVICES, memory_gib=MEMORY_GIB, backend="kubernetes"
+        )
         return common + KUBERNETES.format(**place)
 
     def blocked(self) -> AbstractContextManager[None]:

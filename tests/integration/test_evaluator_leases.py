@@ -1,7 +1,8 @@
-"""Scoring starts on a device that it has leased: it waits where people see it, and a death of the evaluator frees it."""
+"""Scoring starts on devices that it has leased: it waits where people see it, and a death of the evaluator frees them."""
 
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from deploy.local.stack import Stack
@@ -10,6 +11,7 @@ from schemas.evaluation import EvalPassed
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseEnd
 from tests.integration import test_evaluator
 from tests.integration.attempts import Attempts
+from tests.integration.backend_suite import until as until_true
 from tests.integration.evaluator_world import World, its_version
 from tests.integration.kills import alive, killed_at
 from tests.integration.provisioning import attempts_on, provisioner_env_of
@@ -26,6 +28,8 @@ POOLS = """
 capacity_type = "spot"
 device = "cpu"
 nodes = 1
+devices_per_node = 2
+device_memory_gib = 0.5
 """
 ENV = {
     "EVALUATOR_SCORING_THREADS": "1",
@@ -44,11 +48,24 @@ async def attempts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> As
 
 
 @pytest.fixture(scope="module")
-async def world(stack: Stack) -> AsyncIterator[World]:
+async def world(stack: Stack, attempts: Attempts) -> AsyncIterator[World]:
     await alive(stack, "evaluator", env=ENV)
     async with World.on(stack) as world:
+        await until_known(stack, "place")
         yield world
     await stack.stop("evaluator")
+
+
+async def until_known(stack: Stack, pool: str) -> None:
+    """Wait until the evaluator knows what devices of the pool have: too little for a model on one of them."""
+    conn = await asyncpg.connect(stack.postgres_dsn("evaluator"))
+
+    async def is_known() -> bool:
+        query = "SELECT true FROM pool WHERE name = $1 AND device_memory_bytes IS NOT NULL"
+        return bool(await conn.fetchval(query, pool))
+
+    await until_true(is_known)
+    await conn.close()
 
 
 def leases_of(attempts: Attempts, kind: type, job_id: str, world: World) -> list:
@@ -68,7 +85,7 @@ async def ask_for_a_verdict(world: World, setting: Setting, models: Models, *, f
     return job
 
 
-async def test_scoring_waits_for_a_device_as_people_see_and_gives_it_back(
+async def test_a_model_that_one_device_does_not_hold_waits_for_two_as_people_see_and_gives_them_back(
     world: World, attempts: Attempts, setting: Setting, models: Models
 ):
     replica = await ask(attempts, pool="place")
@@ -77,25 +94,25 @@ async def test_scoring_waits_for_a_device_as_people_see_and_gives_it_back(
     delayed = await world.until(
         lambda event: isinstance(event, Delayed) and event.subject_id == job.job_id, "the wait"
     )
-    assert delayed.waiting_for == "1 device of one machine of pool place: 1 held by serving"
+    assert delayed.waiting_for == "2 devices of one machine of pool place: 1 held by serving"
     [queued] = leases_of(attempts, DeviceLeaseQueued, job.job_id, world)
     assert (queued.holder, queued.purpose) == ("evaluator", "scoring")
     assert leases_of(attempts, DevicesLeased, job.job_id, world) == []
 
     await give_back(attempts, replica)
     assert type(await verdict_of(world, job.job_id)) is EvalPassed
-    assert leases_of(attempts, DevicesLeased, job.job_id, world)[0].devices == (0,)
+    assert leases_of(attempts, DevicesLeased, job.job_id, world)[0].devices == (0, 1)
     ended = await attempts.until(queued.lease_id, DeviceLeaseEnded)
     assert ended.reason is LeaseEnd.RETURNED
 
 
-async def test_a_killed_evaluators_device_goes_to_the_next_and_its_evaluation_costs_no_try(
+async def test_a_killed_evaluators_devices_go_to_the_next_and_its_evaluation_costs_no_try(
     world: World, attempts: Attempts, setting: Setting, models: Models, stack: Stack
 ):
     async with killed_at(stack, "evaluator", "eval.devices.leased", env=ENV):
         job = await ask_for_a_verdict(world, setting, models, first=1)
     [leased] = leases_of(attempts, DevicesLeased, job.job_id, world)
-    next_one = await ask(attempts, pool="place")
+    next_one = await ask(attempts, pool="place", devices=2)
     await attempts.until(next_one, DeviceLeaseQueued)
     await attempts.until(leased.lease_id, DeviceLeaseEnded, reason=LeaseEnd.EXPIRED)
     assert (await attempts.until(next_one, DevicesLeased)).devices == leased.devices

@@ -31,7 +31,7 @@ from tests.integration.lease_clusters import (
 )
 from tests.integration.provisioning import attempts_on
 from tests.integration.test_evaluator import Models, Setting, verdict_of
-from tests.integration.test_evaluator_leases import ask_for_a_verdict, leases_of
+from tests.integration.test_evaluator_leases import ask_for_a_verdict, leases_of, until_known
 
 pytestmark = [
     pytest.mark.stack,
@@ -74,6 +74,7 @@ async def attempts(stack: Stack, env: dict[str, str]) -> AsyncIterator[Attempts]
 async def world(stack: Stack, attempts: Attempts) -> AsyncIterator[World]:
     await alive(stack, "evaluator", env=ENV)
     async with World.on(stack) as world:
+        await until_known(stack, "cluster")
         yield world
     await stack.stop("evaluator")
 
@@ -183,6 +184,7 @@ async def test_a_cancelled_jobs_node_ends_with_its_gate(
     job = await ask(world, setting, models, cluster, 3)
     lease = await leased(attempts, world, job.job_id)
     await until_scoring(lease)
+    assert cluster.devices(lease_node_name(lease.lease_id)) == len(lease.devices) == 2
     artifact = Artifact.model_validate(job.model_dump())
     cancelled = JobCancelled(job_id=job.job_id, tenant=job.tenant, reason="user", artifact=artifact)
     await world.send("scheduler", cancelled)

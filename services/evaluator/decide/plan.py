@@ -185,6 +185,7 @@ def order_of(
     base_path: Path,
     model_path: Path,
     blob_paths: Mapping[str, Path],
+    num_devices: int = 1,
 ) -> WorkOrder:
     """Return the order for the scoring child. `blob_paths` is by sha256."""
     return WorkOrder(
@@ -193,6 +194,7 @@ def order_of(
         template_sha256=version.template_sha256,
         candidate=Candidate(kind=version.kind, path=str(model_path), rank=version.rank),
         parts=tuple(_part(known, blob_paths) for known in files),
+        num_devices=num_devices if num_devices > 1 else None,
     )
 
 

@@ -5,13 +5,14 @@ from schemas.deployment import CandidateReady, ReplicaLost, ReplicaReady
 from schemas.evaluation import ReevaluateModel, RegisterBenchmark, RegisterSafetySuite
 from schemas.job import JobCancelled, JobEvaluating
 from schemas.model import ModelArchived, ModelRegistered, PromotionRefused
+from schemas.node import PoolCapacityChanged
 from schemas.sweep import TrialChosen
 from schemas.topics import DEPLOYMENT_EVENTS
 from services.evaluator import protocol
 from services.evaluator.clients.child import ScoringChild
 from services.evaluator.clients.files import Cache
 from services.evaluator.clients.judge_panel import JudgePanel
-from services.evaluator.handlers import evaluations, policy, replicas
+from services.evaluator.handlers import evaluations, policy, pools, replicas
 from services.evaluator.handlers.answers import Answers
 from services.evaluator.handlers.devices import Devices
 from services.evaluator.handlers.evaluations import RunGate
@@ -51,6 +52,7 @@ def register(service: Service, settings: Settings) -> None:
     service.on(CommandRefused, replicas.command_refused, topic=DEPLOYMENT_EVENTS)
 
     holder.listen(service)
+    service.on(PoolCapacityChanged, pools.pool_changed)
 
     devices = Devices(service, settings.leases, device=settings.device)
     scoring = (_on_nodes if settings.on_nodes else _local)(service, settings, cache, devices)

@@ -44,19 +44,21 @@ class Devices:
         self._device = device
 
     @asynccontextmanager
-    async def leased(self, evaluation: Evaluation, work_dir: Path) -> AsyncIterator[Mapping[str, str]]:
-        """Wait for devices, and have them while this is open; the child's variables. Raises DevicesLost."""
+    async def leased(
+        self, evaluation: Evaluation, work_dir: Path, num_devices: int
+    ) -> AsyncIterator[Mapping[str, str]]:
+        """Wait for so many devices, and have them while this is open; the child's variables. Raises DevicesLost."""
         if self._leases is None:
             yield {}
             return
         subject = subject_of(evaluation.eval_id)
         path = work_dir / LEASE_FILE
         try:
-            lease = await self._wait(self._leases, evaluation, subject)
+            lease = await self._wait(self._leases, evaluation, subject, num_devices)
             failpoint("eval.devices.leased")
             work_dir.mkdir(parents=True, exist_ok=True)
             self._extend(path, lease)
-            following = asyncio.create_task(self._follow(self._leases, subject, path))
+            following = asyncio.create_task(self._follow(self._leases, lease, path))
             try:
                 yield {**lease.environment, fence.VARIABLE: str(path)}
             finally:
@@ -70,14 +72,15 @@ class Devices:
             async with self._service.unit() as unit:
                 await self._leases.give_back(unit, subject)
 
-    async def wait_for_node(self, evaluation: Evaluation) -> HeldLease:
-        """Return the evaluation's lease, once it has a node. It is kept until it is given back or refused."""
-        lease = await self._wait(self._of_nodes, evaluation, subject_of(evaluation.eval_id))
+    async def wait_for_node(self, evaluation: Evaluation, num_devices: int) -> HeldLease:
+        """Return the evaluation's lease of so many devices, once it has a node. It is kept until it is given back or
+        refused."""
+        lease = await self._wait(self._of_nodes, evaluation, subject_of(evaluation.eval_id), num_devices)
         failpoint("eval.devices.leased")
         return lease
 
     async def extend(self, lease: HeldLease) -> None:
-        await self._ask(self._of_nodes, lease.subject)
+        await self._ask(self._of_nodes, lease.subject, len(lease.devices))
 
     async def give_back(self, evaluation: Evaluation) -> None:
         """Give the evaluation's lease back, if it has one: its node ends."""
@@ -97,11 +100,13 @@ class Devices:
         assert self._leases is not None, "the settings require a pool where scoring runs on nodes"
         return self._leases
 
-    async def _wait(self, leases: DeviceLeases, evaluation: Evaluation, subject: str) -> HeldLease:
+    async def _wait(
+        self, leases: DeviceLeases, evaluation: Evaluation, subject: str, num_devices: int
+    ) -> HeldLease:
         """Ask until there are devices. That costs no try of the evaluation and none of its time."""
         shown = ""
         while True:
-            lease = await self._ask(leases, subject)
+            lease = await self._ask(leases, subject, num_devices)
             until = asyncio.get_running_loop().time() + leases.extend_every.total_seconds()
             while lease.is_awaited(self._service.clock()):
                 if (reason := _reason(leases, lease)) and reason != shown:
@@ -142,7 +147,7 @@ class Devices:
             await leases.give_back(unit, lease.subject)
         await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    async def _ask(self, leases: DeviceLeases, subject: str) -> HeldLease:
+    async def _ask(self, leases: DeviceLeases, subject: str, num_devices: int) -> HeldLease:
         """Ask for devices, or extend the lease that a process before this one has left.
 
         Raises: DevicesLost where a node would have nothing to score.
@@ -150,7 +155,7 @@ class Devices:
         async with self._service.unit() as unit:
             if leases.has_nodes and not await store.lock_work(unit.conn, eval_id_of(subject)):
                 raise DevicesLost(f"{subject}: somebody else has ended what was to be scored")
-            await leases.ask(unit, subject)
+            await leases.ask(unit, subject, devices=num_devices)
             lease = await leases.find(unit.conn, subject)
         assert lease is not None, "it was just asked for"
         return lease
@@ -159,7 +164,7 @@ class Devices:
         async with self._service.unit() as unit:
             return await leases.find(unit.conn, subject)
 
-    async def _follow(self, leases: DeviceLeases, subject: str, path: Path) -> None:
+    async def _follow(self, leases: DeviceLeases, held: HeldLease, path: Path) -> None:
         """Extend the lease, and let the child run for as long as that was confirmed."""
         clock = asyncio.get_running_loop().time
         extended_at, known = clock(), None
@@ -167,9 +172,9 @@ class Devices:
         async def look() -> bool:
             nonlocal extended_at, known
             if clock() - extended_at > leases.extend_every.total_seconds():
-                await self._ask(leases, subject)
+                await self._ask(leases, held.subject, len(held.devices))
                 extended_at = clock()
-            lease = await self._find(leases, subject)
+            lease = await self._find(leases, held.subject)
             if lease is None or lease.state is not LeaseState.HELD:
                 fence.extend(path, 0.0)
             elif lease != known:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas import layout
+from schemas.artifacts import BaseModelManifest
 from schemas.base import Delayed, FileRef
 from schemas.evaluation import CheckResult, Evidence
 from schemas.job import Artifact
@@ -23,6 +24,7 @@ from services.evaluator.decide.evidence import evidence_of, without_leaks
 from services.evaluator.decide.grading import Sides
 from services.evaluator.decide.items import ShownItem, shown_items
 from services.evaluator.decide.lifecycle import Decision
+from services.evaluator.decide.memory import devices_for
 from services.evaluator.decide.plan import (
     HOLDOUT,
     Harness,
@@ -47,6 +49,7 @@ from shared.failpoints import failpoint
 from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.service import Service
+from shared.storage.objects import get_manifest
 
 log = get_logger(__name__)
 
@@ -169,7 +172,7 @@ class Gate:
     async def _measure(self, plan: Plan) -> GateResult:
         with self._cache.in_use():
             await self._cache.trim()
-            return await self._measure_by(plan, self._order(plan))
+            return await self._measure_by(plan, await self._order(plan))
 
     async def _measure_by(self, plan: Plan, order: WorkOrder) -> GateResult:
         blobs = await self._cache.blobs(plan.blobs)
@@ -201,7 +204,7 @@ class Gate:
         async with self._service.unit() as unit:
             await unit.emit(lifecycle.progressed(evaluation, asdict(progress)))
 
-    def _order(self, plan: Plan) -> WorkOrder:
+    async def _order(self, plan: Plan) -> WorkOrder:
         """Return the order, which names what it reads by keys in S3."""
         return order_of(
             plan.version,
@@ -210,7 +213,18 @@ class Gate:
             base_path=Path(layout.base_model(plan.version.base_sha, "")),
             model_path=Path(layout.model(plan.version.digest, "")),
             blob_paths={file.sha256: Path(layout.blob(file.sha256)) for file in plan.blobs},
+            num_devices=await self._num_devices(plan.version),
         )
+
+    async def _num_devices(self, version: ModelRegistered) -> int:
+        """Return how many devices of one machine are leased to score the version and its base model on."""
+        if self._settings.pool is None:
+            return 1
+        async with self._service.unit() as unit:
+            pool = await store.find_pool(unit.conn, self._settings.pool)
+        key = layout.base_model(version.base_sha)
+        base = await get_manifest(self._service.objects, key, BaseModelManifest)
+        return devices_for(base, self._limits, pool, rank=version.rank)
 
     async def _grade(self, plan: Plan, scores: Scores, paths: dict[str, Path]) -> GateResult:
         artifact, files = plan.evaluation.artifact, plan.files

@@ -105,7 +105,7 @@ class NodeScoring:
     async def _on_a_node(self, evaluation: Evaluation, work: Work, on_report: OnReport) -> ScoringNode:
         """Have a node carry out the work. Its lease is kept where this process ends, or what it needs is away."""
         while True:
-            lease = await self._devices.wait_for_node(evaluation)
+            lease = await self._devices.wait_for_node(evaluation, work.order.num_devices or 1)
             try:
                 node = await self._follow(work, lease, on_report)
             except DevicesLost as loss:

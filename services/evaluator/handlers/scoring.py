@@ -60,7 +60,7 @@ class LocalScoring:
         work_dir = self._work_dir(evaluation, order)
         try:
             async with (
-                self._devices.leased(evaluation, work_dir) as environment,
+                self._devices.leased(evaluation, work_dir, order.num_devices or 1) as environment,
                 self._answers.given(evaluation.eval_id, version, placed, work_dir, on_report) as follow,
             ):
                 scores = await self._child.score(placed, work_dir, follow, environment)

@@ -102,7 +102,8 @@ class Batch:
     def keep(self, indices: list[int]) -> None:
         """Continue with these rows alone."""
         self.rows = [self.rows[index] for index in indices]
-        kept = torch.tensor(indices, device=self.ids_BT.device)
+        # Of this machine's memory: a layer's keys and values may be on another device than the batch.
+        kept = torch.tensor(indices)
         self.cache.batch_select_indices(kept)
         self.ids_BT, self.mask_BT = self.ids_BT[kept], self.mask_BT[kept]
         self.positions_BT = self.positions_BT[kept]

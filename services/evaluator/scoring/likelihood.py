@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from services.evaluator.scoring.order import LOGITS_PER_BATCH, LOGITS_PER_CHUNK
 from services.evaluator.scoring.scorer import Scorer
 
 Report = Callable[[int, int], None]
@@ -21,14 +22,10 @@ Report = Callable[[int, int], None]
 
 MIN_PREFIX_TOKENS = 32
 """Number of equal tokens at the beginning that make questions one run, which computes its common beginning once."""
-LOGITS_PER_BATCH = 2**27
-"""Number of elements of a batch's logits; a row that has more goes alone."""
 MIN_FILL = 0.9
 """Share of the batch's longest row: a shorter row begins another batch, unless the batch is small."""
 SMALL_BATCH = 1 / 8
 """Share of a forward pass: a batch with fewer tokens takes shorter rows too, since small passes are slow as well."""
-LOGITS_PER_CHUNK = 2**25
-"""Number of float32 logits that exist at a time: 128 MiB."""
 PADDING, CONTEXT = -1, 0
 """Numbers of the parts of a row; endings count from 1."""
 

@@ -35,8 +35,6 @@ from shared.model_files.tensors import BadModel, NotFinite, require_finite, shap
 from shared.processes.loading import without_bitsandbytes
 
 PROBE_TEXT = "The quick brown fox asks: what is your task, and how would you begin?"
-CPU_FORWARD_TOKENS = 4_096
-"""Most tokens of a pass on a CPU: 2.4 million parameters need 0.7 of the time that they need with 16,384."""
 MIN_LOGIT_CHANGE = 1e-6
 """Largest change of a logit of the probe with which a candidate still counts as its base."""
 
@@ -50,7 +48,7 @@ class Models:
         device, dtype = torch.device(order.device), getattr(torch, order.dtype)
         tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
         _check_template(tokenizer, order.template_sha256)
-        model = _load(base, device, dtype)
+        model = _load(base, order)
         self.scorer = Scorer(
             model=model,
             tokenizer=tokenizer,
@@ -60,9 +58,7 @@ class Models:
             max_new_tokens=order.max_new_tokens,
             max_answer_tokens=order.max_answer_tokens,
             batch_tokens=order.batch_tokens,
-            forward_tokens=min(order.batch_tokens, CPU_FORWARD_TOKENS)
-            if device.type == "cpu"
-            else order.batch_tokens,
+            forward_tokens=order.forward_tokens,
             inputs=frozenset(inspect.signature(model.forward).parameters),
         )
         probe = tokenizer(PROBE_TEXT)["input_ids"]
@@ -113,7 +109,7 @@ class Models:
     def _replace_base(self, directory: Path) -> None:
         self.scorer = replace(self.scorer, model=None)
         gc.collect()
-        self.scorer = replace(self.scorer, model=_load(directory, self.scorer.device, self.scorer.dtype))
+        self.scorer = replace(self.scorer, model=_load(directory, self.order))
 
 
 def _check_files(order: WorkOrder) -> None:
@@ -139,17 +135,37 @@ def _check_template(tokenizer: Any, expected: str) -> None:
         raise _refused("template_changed", f"chat template has sha256 {digest}, expected {expected}")
 
 
-def _load(directory: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def _load(directory: Path, order: WorkOrder) -> Any:
     config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    places = places_of(order)
     model = AutoModelForCausalLM.from_pretrained(
         directory,
         attn_implementation=attention_of(config),
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
-        dtype=dtype,
+        dtype=getattr(torch, order.dtype),
+        device_map="auto" if places else None,
+        max_memory=places or None,
     )
-    return model.to(device).eval()
+    if not places:
+        return model.to(order.device).eval()
+    if elsewhere := {*model.hf_device_map.values()} - {*places}:
+        raise MemoryError(f"{directory} does not fit on {len(places)} GPUs: layers are on {elsewhere}")
+    return model.eval()
+
+
+def places_of(order: WorkOrder) -> dict[int, int]:
+    """Return the free bytes of each GPU that the layers are spread over; none where the model is on one device.
+
+    Raises: MemoryError where fewer are there than the order has.
+    """
+    if order.num_devices is None or order.device == "cpu":
+        return {}
+    visible = torch.cuda.device_count()
+    if visible < order.num_devices:
+        raise MemoryError(f"found {visible} GPUs, expected {order.num_devices} to spread the model over")
+    return {number: torch.cuda.mem_get_info(number)[0] for number in range(order.num_devices)}
 
 
 def _attach(model: Any, directory: Path) -> PeftModel:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from schemas.base import Count, Sha256, Value
+from schemas.base import Count, Sha256, Value, is_none
 from schemas.evaluation import BenchmarkKind
 from schemas.gate import MAX_ANSWER_TOKENS, HoldoutMetric
 from schemas.specification import canonical_sha256
@@ -19,6 +19,12 @@ SCORING_VERSION = 6
 """Version of scoring. Raised when prompts, normalisation or metrics change: old baselines say nothing then."""
 
 
+CPU_FORWARD_TOKENS = 4_096
+"""Most tokens of a pass on a CPU: 2.4 million parameters need 0.7 of the time that they need with 16,384."""
+LOGITS_PER_BATCH = 2**27
+"""Number of elements of a batch's logits; a row that has more goes alone."""
+LOGITS_PER_CHUNK = 2**25
+"""Number of float32 logits that exist at a time: 128 MiB."""
 LIBRARIES = ("lm_eval", "torch", "transformers", "peft")
 """Libraries whose releases are part of the harness version: a new one may round or render otherwise."""
 
@@ -97,6 +103,11 @@ class Limits(Value):
         return "bfloat16" if self.device == "cuda" else "float32"
 
     @property
+    def forward_tokens(self) -> int:
+        """Most tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
+        return min(self.batch_tokens, CPU_FORWARD_TOKENS) if self.device == "cpu" else self.batch_tokens
+
+    @property
     def harness_version(self) -> str:
         """Text of all that the numbers depend on besides model and rows; only equal ones are compared."""
         libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
@@ -113,6 +124,8 @@ class WorkOrder(Limits):
     template_sha256: Sha256
     candidate: Candidate
     parts: tuple[AnyPart, ...]
+    num_devices: Annotated[PositiveInt | None, Field(exclude_if=is_none)] = None
+    """Number of devices of one machine that the model's layers are spread over; None: they are on one."""
 
     @property
     def inputs(self) -> tuple[Path, ...]:

@@ -20,6 +20,7 @@ class Scorer:
     model: Any
     tokenizer: Any
     device: torch.device
+    """Where a batch is put and logits are returned; layers may be on others, and their keys and values with them."""
     dtype: torch.dtype
     max_tokens: int
     max_new_tokens: int
@@ -29,7 +30,7 @@ class Scorer:
     batch_tokens: int
     """Most tokens that are in memory at once, padding, shared prefix and answers to come included."""
     forward_tokens: int
-    """Most tokens of one forward pass of many: on a CPU fewer, whose caches hold no more."""
+    """Most tokens of one forward pass of many; see `Limits.forward_tokens`."""
     inputs: frozenset[str]
     """Names of what the model's forward pass accepts."""
     shared_tokens: int = 0
@@ -61,7 +62,8 @@ class Scorer:
             if not given:
                 return None
             is_picked = True
-            return (given[0].flatten(0, 1)[indices_U][None], *given[1:])
+            hidden = given[0].flatten(0, 1)
+            return (hidden[indices_U.to(hidden.device)][None], *given[1:])
 
         head = self.model.get_output_embeddings()
         hook = head.register_forward_pre_hook(pick) if head is not None else None

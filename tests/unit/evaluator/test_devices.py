@@ -36,9 +36,10 @@ class Leases:
     def __init__(self, *states: HeldLease) -> None:
         self.states = list(states)
         self.given_back: list[str] = []
+        self.asked: list[int] = []
 
-    async def ask(self, unit: Any, subject: str) -> None:
-        """Asked for."""
+    async def ask(self, unit: Any, subject: str, *, devices: int) -> None:
+        self.asked.append(devices)
 
     async def find(self, conn: Any, subject: str) -> HeldLease | None:
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
@@ -62,14 +63,14 @@ class Service:
         yield SimpleNamespace(conn=None, emit=emit)
 
 
-def scored(leases: Leases, tmp_path: Path, *, device: str = "cuda", crashes: bool = False) -> Any:
+def scored(leases: Leases, tmp_path: Path, *, num_devices: int = 1, crashes: bool = False) -> Any:
     """Run what is done with devices; the child's variables and what was emitted."""
     service = Service()
-    devices: Any = Devices(service, leases, device=device)  # type: ignore[arg-type]
+    devices: Any = Devices(service, leases, device="cuda")  # type: ignore[arg-type]
 
     async def run() -> Any:
         evaluation = replace(an_evaluation(), eval_id="eval-1")
-        async with devices.leased(evaluation, tmp_path) as environment:
+        async with devices.leased(evaluation, tmp_path, num_devices) as environment:
             if crashes:
                 raise ScoringCrashed("exit code -9")
             return environment
@@ -93,6 +94,13 @@ def test_it_waits_says_so_once_and_computes_on_its_device(tmp_path):
     }
     assert [(type(fact), fact.waiting_for) for fact in emitted] == [(Delayed, QUEUED.reason)]
     assert leases.given_back == [SUBJECT]
+
+
+def test_a_model_of_several_devices_sees_them_all(tmp_path):
+    leases = Leases(QUEUED, replace(HELD, devices=(2, 3)))
+    environment, _ = scored(leases, tmp_path, num_devices=2)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert leases.asked == [2]
 
 
 def test_a_wait_that_nobody_explains_is_shown_too(tmp_path):
@@ -140,7 +148,7 @@ def test_without_a_pool_nothing_is_leased(tmp_path):
     devices: Any = Devices(Service(), None, device="cpu")  # type: ignore[arg-type]
 
     async def run() -> Any:
-        async with devices.leased(an_evaluation(), tmp_path) as environment:
+        async with devices.leased(an_evaluation(), tmp_path, 1) as environment:
             return environment
 
     assert asyncio.run(run()) == {}
