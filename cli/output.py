@@ -68,4 +68,5 @@ def note(text: str) -> None:
 
 def _cell(value: Any) -> Text:
     """Put the value into one line: a second one would look like another row."""
-    return Text("" if value is None else legible(str(value)).replace("\n", "\\n"))
+    words = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return Text("" if words is None else legible(str(words)).replace("\n", "\\n"))
