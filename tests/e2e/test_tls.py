@@ -12,7 +12,7 @@ from shared.replica_http import replica_client, route_of
 from shared.tls import Tls
 from tests.chaos.scale import Scale, scale
 from tests.e2e import material
-from tests.e2e.clusters import leased_node, on_nodes_of
+from tests.e2e.clusters import new_lease, on_nodes_of
 from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform, running_platform
 from tests.e2e.test_prometheus import until_all_are_scraped, watching
 from tests.e2e.test_slurm import slurm
@@ -52,7 +52,7 @@ async def test_a_replica_on_a_node_answers_over_tls_and_nothing_is_sent_to_an_im
     platform, question = over_tls, "What colour is the sky?"
     before = await ready_replicas(platform)
     async with on_nodes_of(platform, OfSlurm(slurm), tmp_path):
-        lease = await leased_node(platform)
+        lease = await new_lease(platform, known=())
         replica = (await ready_replicas(platform, but=before))[0]
         address = httpx.URL(replica.url)
         assert (address.scheme, address.fragment[:7]) == ("https", "sha256=")
@@ -64,7 +64,7 @@ async def test_a_replica_on_a_node_answers_over_tls_and_nothing_is_sent_to_an_im
         async with serving(a_pair(tmp_path)[0], port=address.port) as impostor, replica_client(tls) as http:
             with pytest.raises(httpx.ConnectError, match=f"expected {address.fragment[7:]}"):
                 await http.get(route_of(replica.url, "/v1/models"))
-            assert await leased_node(platform, but=lease.lease_id)
+            assert await new_lease(platform, known={lease.lease_id})
             assert await ready_replicas(platform, but=[*before, replica])
             assert await platform.answer(BASE, question)
             assert impostor.heard == []

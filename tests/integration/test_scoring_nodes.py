@@ -352,28 +352,6 @@ class TestWhatANodeGivesBack:
         assert await score(world, material) == first
         assert (len(world.nodes), await world.leases()) == (1, {}), "nobody else gives back what was left"
 
-    async def test_is_of_a_lease_with_as_many_devices_as_its_order_has(
-        self, world: World, material: Material
-    ):
-        """Not of one that a process before this one asked for when less was known of the pool."""
-        spread = replace(material, order=material.order.model_copy(update={"num_devices": 2}))
-        query = (
-            "INSERT INTO held_lease (subject, lease_id, state, devices) VALUES ($1, 'left', 'held', '[0]')"
-        )
-        await world.conn.execute(query, subject_of(spread.evaluation.eval_id))
-        world.node = PlayedNode(world, spread).play
-        await score(world, spread)
-        [lease_id] = world.nodes
-        rows = await world.conn.fetch(
-            "SELECT type, value FROM outbox WHERE topic = 'lease.commands' ORDER BY id"
-        )
-        commands = [(row["type"], json.loads(row["value"])) for row in rows]
-        assert [(kind, each["lease_id"], each.get("devices")) for kind, each in commands] == [
-            ("ReturnDevices", "left", None),
-            ("LeaseDevices", lease_id, 2),
-            ("ReturnDevices", lease_id, None),
-        ]
-
     async def test_is_taken_over_by_another_process_on_the_same_lease(self, world: World, material: Material):
         released = asyncio.Event()
 
