@@ -6,7 +6,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from cli.output import _cell
 from tests.unit.cli.commandline import lines, paged
 
 JOB = {
@@ -495,13 +494,3 @@ class TestQuotas:
         assert code == 2
         assert "--set" in err
         assert [request.method for request in retune.requests] == ["GET"]
-
-
-def test_several_values_in_a_cell_are_listed_as_people_write_them():
-    assert [_cell(value).plain for value in (["ftjob-1", "ftjob-2"], (0,), [], "one", None)] == [
-        "ftjob-1, ftjob-2",
-        "0",
-        "",
-        "one",
-        "",
-    ]
