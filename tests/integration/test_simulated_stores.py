@@ -60,8 +60,8 @@ SELDOM: Mapping[str, str] = {
     " save_deployment save_device_limit typical_run_time",
     "provisioner": "add_cordon add_failure find_last_failure_of_holder list_failures_of_machine remove_cordon",
     "trainer_agent": "keep_claim record_dropped",
-    "evaluator": "add_baseline archive_version find_artifact find_evaluation find_version is_archived is_running"
-    " list_replicas",
+    "evaluator": "add_baseline archive_version find_artifact find_evaluation find_pool find_version is_archived"
+    " is_running list_replicas",
     "registry": "base_model_names find_refused_artifact find_slot find_version_of save_refused_artifact save_slot"
     " servable_versions slots_on_base slots_serving stop_auto_deploy versions_of_job",
     "serving_controller": "find_candidate find_model_name forget_candidate forget_candidates forget_replica"

@@ -3,7 +3,7 @@
 from schemas.base import BundleRef
 from schemas.job import Artifact
 from schemas.model import ModelRegistered
-from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Replica, Suite
+from services.evaluator.model import Baseline, Evaluation, EvaluationState, GateResult, Pool, Replica, Suite
 from shared.errors import Rejected, StaleWrite
 from tests.simulation.fast import replace
 from tests.simulation.tables import Tables
@@ -118,6 +118,11 @@ async def find_verdict(conn: Tables, result_key: str) -> GateResult | None:
 async def list_replicas(conn: Tables, base_model: str, base_sha: str) -> tuple[Replica, ...]:
     """Nobody computes answers here."""
     return ()
+
+
+async def find_pool(conn: Tables, name: str) -> Pool | None:
+    """No devices are leased here."""
+    return None
 
 
 async def forget_work(conn: Tables, eval_id: str) -> bool:
