@@ -27,6 +27,7 @@ from schemas.base import (
     Value,
 )
 from schemas.job import StopReason
+from schemas.numbers import plural
 from schemas.specification import Recipe
 
 
@@ -140,8 +141,9 @@ class Preparation(Value):
         return (
             f"{self.world_size} x {self.device} in {self.precision}{attention}{summing}, "
             f"packing {self.packing}{self._measured}; "
-            f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, {self.batch_size} windows "
-            f"per step by {self.micro_batch_size} per device{recomputing}{compiling}{offload}; {self._memory}"
+            f"{self.num_trainable:,} of {self.num_parameters:,} parameters are trained, "
+            f"{plural(self.batch_size, 'window')} per step by {self.micro_batch_size} per device"
+            f"{recomputing}{compiling}{offload}; {self._memory}"
         )
 
     @property

@@ -66,6 +66,23 @@ def _failed_gate(event: evaluation.EvalFailed | evaluation.EvalInconclusive) -> 
     return "warn", f"gate not passed: {event.reason}"
 
 
+def _eval_progressed(event: evaluation.EvalProgressed) -> Sentence:
+    what = " ".join(filter(None, (event.activity.replace("_", " "), event.suite)))
+    whose = " of the base model" if event.side == "base" else ""
+    total = (
+        "" if event.items_total is None else f": {event.items_done:,} of {plural(event.items_total, 'item')}"
+    )
+    return "info", f"the gate: {what}{whose}{total}"
+
+
+def _check_completed(event: evaluation.EvalCheckCompleted) -> Sentence:
+    result = event.result
+    outcome = result.outcome.replace("not_requested", "not asked")
+    reason = f": {result.reason}" if result.reason else ""
+    level = "info" if result.outcome in ("passed", "not_requested") else "warn"
+    return level, f"gate check {result.check.replace('_', ' ')} {outcome}{reason}"
+
+
 def _cost(event: cost.CostAccrued) -> Sentence:
     why = event.failure_class.value if event.failure_class else ""
     free = f", which is not charged ({why})" if event.charged == 0 and event.cost > 0 else ""
@@ -173,10 +190,8 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     ),
     sweep.TrialChosen: lambda e: ("info", "the best trial of its sweep: goes to the gate"),
     evaluation.EvalStarted: lambda e: ("info", "evaluation started"),
-    evaluation.EvalCheckCompleted: lambda e: (
-        "info" if e.result.outcome in ("passed", "not_requested") else "warn",
-        f"gate check {e.result.check}: {e.result.outcome} {e.result.reason}".rstrip(),
-    ),
+    evaluation.EvalProgressed: _eval_progressed,
+    evaluation.EvalCheckCompleted: _check_completed,
     evaluation.EvalPassed: lambda e: ("info", "gate passed"),
     evaluation.EvalFailed: _failed_gate,
     evaluation.EvalInconclusive: _failed_gate,

@@ -197,15 +197,19 @@ def sentence(answer: job_responses.Job, *, now: datetime) -> str:
         case JobState.SUCCEEDED if ours.gate.status != "passed":
             return ours.gate.reason or answer.error.message or ""
         case JobState.SUCCEEDED:
-            return (
-                "passed its gate and answers" if ours.is_usable else answer.error.message or "passed its gate"
-            )
+            return _passed(ours, answer.error.message)
         case JobState.FAILED if isinstance(answer.error, job_responses.JobFailure):
             return f"{answer.error.failure_class.replace('_', ' ')}: {answer.error.message}"
         case JobState.FAILED | JobState.CANCELLED:
             return answer.error.message or ""
         case _:
             return ours.waiting_for
+
+
+def _passed(ours: job_responses.JobExtensions, problem: str | None) -> str:
+    if ours.is_deployed:
+        return "passed its gate and answers"
+    return problem or "passed its gate; it answers once it is deployed, by the button on its model's page"
 
 
 def _queued(ours: job_responses.JobExtensions, *, now: datetime) -> str:

@@ -91,9 +91,9 @@ def _finite_gradient(run: Run, plan: StepPlan, stop: StopRequest) -> Gradient:
         return gradient
     _drop_gradient(run, before)
     again = _gradient(run, plan, stop)
-    description = f"step {run.step + 1}: loss {gradient.loss}, gradient norm {gradient.norm}"
+    description = f"step {run.step + 1}: loss {gradient.loss:.4g}, gradient norm {gradient.norm:.4g}"
     if again.is_finite:
-        message = f"{description}, but {again.loss} and {again.norm} when computed again from the same state"
+        message = f"{description}, but {again.loss:.4g} and {again.norm:.4g} when computed again from the same state"
         raise TrainingFailed(FailureClass.INFRA, message)
     raise TrainingFailed(
         FailureClass.NUMERIC, f"{description}; the same when computed again, expected finite numbers"

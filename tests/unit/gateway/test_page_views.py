@@ -53,6 +53,27 @@ def test_every_state_has_a_word_and_a_page(state: JobState):
         environment().get_template(template).render(values)
 
 
+@pytest.mark.parametrize(
+    ("is_deployed", "auto_deploy", "expected"),
+    [
+        (True, True, "passed its gate and answers"),
+        (True, False, "passed its gate and answers"),
+        (False, False, "passed its gate; it answers once it is deployed, by the button on its model's page"),
+    ],
+)
+def test_a_model_answers_once_it_is_deployed(is_deployed: bool, auto_deploy: bool, expected: str):
+    verdict = {"eval_id": "eval-1", "outcome": "passed", "reason": "", "checks": ()}
+    job = a_job(
+        JobState.SUCCEEDED,
+        model_id="mv-1",
+        is_promoted=True,
+        is_deployed=is_deployed,
+        spec={"auto_deploy": auto_deploy},
+        evaluation=verdict,
+    )
+    assert job_view(job, now=NOON).sentence == expected
+
+
 def test_every_template_is_one():
     names = environment().list_templates()
     assert len(names) > 10

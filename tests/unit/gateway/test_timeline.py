@@ -5,6 +5,7 @@ import pytest
 from schemas.artifacts import DatasetCounts, ResumeCertificate
 from schemas.base import BestBundle, BundleRef
 from schemas.dataset import DatasetReady, DatasetRejected
+from schemas.evaluation import CheckResult, EvalCheckCompleted, EvalProgressed
 from schemas.training import (
     BundleKind,
     CheckpointWritten,
@@ -167,4 +168,46 @@ def test_training_says_why_it_ended_before_its_last_step(why: str, message: str)
     assert sentence(fact) == ("info", message)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"activity": "loading"}, "the gate: loading"),
+        (
+            {
+                "activity": "over_refusal",
+                "suite": "benign",
+                "side": "base",
+                "items_done": 7,
+                "items_total": 1200,
+            },
+            "the gate: over refusal benign of the base model: 7 of 1,200 items",
+        ),
+        ({"activity": "holdout", "side": "candidate", "items_done": 7}, "the gate: holdout"),
+    ],
+)
+def test_a_running_gate_says_what_is_measured(fields: dict[str, object], message: str) -> None:
+    assert sentence(EvalProgressed(**EVALUATION, **fields)) == ("info", message)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "expected"),
+    [
+        ("passed", "", ("info", "gate check over refusal passed")),
+        ("not_requested", "no judge", ("info", "gate check over refusal not asked: no judge")),
+        ("failed", "too many", ("warn", "gate check over refusal failed: too many")),
+    ],
+)
+def test_a_check_of_the_gate_is_a_sentence(outcome: str, reason: str, expected: tuple[str, str]) -> None:
+    result = CheckResult(check="over_refusal", outcome=outcome, reason=reason)
+    assert sentence(EvalCheckCompleted(**EVALUATION, result=result)) == expected
+
+
 ATTEMPT = {"job_id": "ftjob-1", "tenant": "acme", "attempt": 1}
+EVALUATION = {
+    "eval_id": "eval-1",
+    "tenant": "acme",
+    "job_id": "ftjob-1",
+    "model_id": "mv-1",
+    "digest": a_sha("model"),
+    "base_sha": a_sha("base"),
+}
