@@ -132,6 +132,8 @@ class JobExtensions(Answer):
     queue: Queue | None
     warnings: tuple[JobWarning, ...]
     alerts: tuple[OpenAlert, ...]
+    alert_actions: JsonObject
+    """What each alert does, as `alerts` of the request."""
     num_steps: Count | None
     last_step: Step
     progress: Progress | None

@@ -90,6 +90,7 @@ class SubmittedSpec(Row):
     recipe: JsonObject = Field(default={})
     resources: JsonObject = Field(default={})
     gate: JsonObject = Field(default={})
+    alerts: JsonObject | None = None
     max_cost: Decimal | None = None
     trial: TrialOf | None = None
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
+from schemas.alert import AlertsSpec
 from schemas.specification import DpoSpec, Method
 from schemas.training import BundleMetrics
 from services.gateway import job_responses, memory, model, responses
@@ -264,6 +265,7 @@ def _job_extensions(row: model.Job, ending: Ending) -> job_responses.JobExtensio
         queue=entry and _queue(entry),
         warnings=row.warnings,
         alerts=tuple(map(_open_alert, row.alerts)),
+        alert_actions=AlertsSpec.model_validate(row.spec.alerts or {}).model_dump(mode="json"),
         num_steps=row.num_steps,
         last_step=row.last_step,
         progress=_progress(row),

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import to_jsonable_python
 
+from schemas.alert import AlertAction, AlertRule, AlertsSpec
 from schemas.base import CapacityType
 from schemas.capabilities import BaseCapabilities
 from schemas.compatibility import methods_for
@@ -31,6 +32,7 @@ from schemas.specification import (
     Schedule,
 )
 from services.gateway.model import Job, JsonObject, StoredFile, SubmittedSpec, SubmittedStage
+from services.gateway.page.views import words_of
 from services.gateway.requests import CreateJob, Extensions, SafetyMixChoice
 from shared.errors import Refused
 
@@ -73,7 +75,7 @@ def _word(default: object) -> str:
     return "none" if default is None else str(default)
 
 
-RECIPE, LORA, DPO = "retune.recipe", "retune.recipe.lora", "retune.recipe.dpo"
+RECIPE, LORA, DPO, ALERTS = "retune.recipe", "retune.recipe.lora", "retune.recipe.dpo", "retune.alerts"
 METHODS: Mapping[Method, str] = {
     Method.LORA: "learns answers, by a small adapter beside the base model",
     Method.QLORA: "as lora, with the base in 4 bits: least memory",
@@ -120,6 +122,11 @@ SETTINGS: tuple[Setting, ...] = (
         help="Nodes of `spot` pools cost less and may be taken back; `spot-first` tries these pools before others.",
     ),
     _setting("Where", Extensions, "retune", "max_cost", "Most that it may cost, US dollars", default="no limit"),
+    *(
+        _setting("Alerts", AlertsSpec, ALERTS, rule.value, words_of(rule).capitalize(), choices=get_args(AlertAction))
+        for rule in AlertRule
+    ),
+    _setting("Alerts", AlertsSpec, ALERTS, "expected_cost", "Planned cost, US dollars", default="no plan"),
     _setting("Afterwards", JobSpec, "retune", "auto_deploy", "Serve it once its gate has passed", choices=YES_NO),
     _setting("Afterwards", Extensions, "retune", "allow_ungated", "Train without a gate", choices=YES_NO),
 )  # fmt: skip
@@ -276,6 +283,7 @@ def request_for(
         "resources": as_asked(Resources.model_validate(spec.resources), only_different=True),
         "gate": as_asked(GateSpec.model_validate(spec.gate), only_different=True),
         "policy": as_asked(policy or DatasetPolicy(), only_different=True),
+        "alerts": as_asked(AlertsSpec.model_validate(spec.alerts or {}), only_different=True),
     }
     retune = {name: value for name, value in retune.items() if value}
     if spec.holdout:

@@ -23,6 +23,7 @@ from services.gateway.deps import Caller, Context, Gateway, parse_cursor
 from services.gateway.errors import not_found
 from services.gateway.page import attempts, checkpoints, curves, formats, render, streams
 from services.gateway.page.events import link_of
+from services.gateway.page.job_settings import groups_of
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import Action, job_view
 from services.gateway.recent_events import EventFilter
@@ -392,7 +393,8 @@ async def _checkpoints(
 async def _settings(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
     row = await job_of(caller, context, job_id)
     answer = representations.job(row)
-    return {"settings": [*_flat(answer.retune.recipe)], "spec": row.spec, "dataset_id": row.dataset_id}
+    groups = groups_of(row.spec, answer.retune.recipe)
+    return {"groups": groups, "spec": row.spec, "dataset_id": row.dataset_id}
 
 
 async def _cost(caller: Caller, context: Gateway, job_id: str, **options: Any) -> dict[str, Any]:
@@ -423,16 +425,6 @@ async def _events(
         "link_of": link_of,
         "kept": context.settings.event_retention,
     }
-
-
-def _flat(values: Mapping[str, JsonValue], prefix: str = "") -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = []
-    for name, value in sorted(values.items()):
-        if isinstance(value, dict):
-            rows += _flat(value, f"{prefix}{name}.")
-        else:
-            rows.append((f"{prefix}{name}", formats.setting(value)))
-    return rows
 
 
 CONTENTS: Mapping[Tab, Callable[..., Awaitable[dict[str, Any]]]] = {

@@ -165,11 +165,17 @@ async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path
     """The file is sent with its progress, errors come to their fields, and what is typed meanwhile stays."""
     rows = tmp_path / "<img src=x>.jsonl"
     rows.write_bytes(ROW * 3)
+    other = tmp_path / "valid.jsonl"
+    other.write_bytes(ROW)
     async with browser.visiting(chromium, world) as page:
         await page.goto("/jobs/new")
         await page.set_input_files("#file", rows)
         await expect(page.locator("#upload-state")).to_contain_text("is stored as file-")
         await expect(page.locator("#training_file option:checked")).to_have_text("<img src=x>.jsonl · 264 B")
+        await page.set_input_files("#file", other)
+        await expect(page.locator("#upload-state")).to_contain_text("valid.jsonl is stored as file-")
+        await expect(page.locator("#training_file option:checked")).to_have_text("<img src=x>.jsonl · 264 B")
+        await page.select_option("#validation_file", label="valid.jsonl · 88 B")
         await page.select_option("#model", world.base_name)
         await expect(page.locator("#verdict")).to_contain_text("can be submitted")
         await expect(page.locator("#as-command pre")).to_contain_text(f"--model {world.base_name}")
@@ -194,6 +200,8 @@ async def test_a_person_makes_a_job_by_keyboard(world, shown, chromium, tmp_path
         job_id = page.url.rpartition("/")[2]
     sent = await world.heard(job_id, "SubmitJob")
     assert sent.message.spec.recipe.num_epochs == 2
+    assert sent.message.spec.training_file.filename == rows.name
+    assert sent.message.spec.validation_file.filename == other.name
 
 
 async def test_a_person_begins_a_sweep_by_keyboard(world, shown, chromium):

@@ -42,6 +42,9 @@ RICH = MINIMAL | {
     "retune-auto_deploy": "false",
     "retune-allow_ungated": "true",
     "retune-max_cost": "12.50",
+    "retune-alerts-divergence": "pause",
+    "retune-alerts-stall": "off",
+    "retune-alerts-expected_cost": "10.00",
     "options": json.dumps(
         {
             "recipe": {"micro_batch_size": 1, "lora": {"target_modules": [HOSTILE]}},

@@ -61,10 +61,11 @@ function done(file, { status, responseText }) {
   if (status === 401) { location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`; return; }
   if (status !== 200 || !answer?.id) { ended(answer?.error?.message ?? `The server answered ${status}: nothing is stored.`); return; }
   ended("");
-  say(`${answer.filename} is stored as ${answer.id} and chosen below.`);
+  const training = $("#training_file"), isFirst = !training.value;
+  say(`${answer.filename} is stored as ${answer.id}${isFirst ? " and chosen as the training file." : ": choose it below for what it is."}`);
   for (const select of ["training_file", "validation_file", "holdout_file", "safety_mix"].map((id) => document.getElementById(id)))
     select.add(new Option(`${answer.filename} · ${size(answer.bytes)}`, answer.id), 1);
-  $("#training_file").value = answer.id;
+  if (isFirst) training.value = answer.id;
   input.value = "";
   form.dispatchEvent(new Event("input"));
 }
