@@ -92,7 +92,7 @@ LIST_ATTEMPTS = f"""
     SELECT {columns(AttemptCost)} FROM attempt_cost WHERE job_id = $1 AND tenant = $2
      ORDER BY attempt DESC LIMIT $3"""
 TOTAL_OF_JOB = f"SELECT NULL AS name, {SUMS} FROM attempt_cost WHERE job_id = $1 AND tenant = $2"
-NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE tenant = $1"
+NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE $1::text IS NULL OR tenant = $1"
 
 
 def period_of(month: str | None) -> Period:
@@ -137,8 +137,8 @@ async def total_of_job(database: Database, tenant: str, job_id: str) -> CostRow:
     return total
 
 
-async def find_newest(database: Database, tenant: str) -> datetime | None:
-    """Return when the tenant's attempt ended that is the last to have ended; None where none has."""
+async def find_newest(database: Database, tenant: str | None) -> datetime | None:
+    """Return when the attempt of the tenant, or of all, ended that is the last to have ended; None where none has."""
     ended_at: datetime | None = await database.fetchval(NEWEST, tenant)
     return ended_at
 

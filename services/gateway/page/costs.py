@@ -1,4 +1,4 @@
-"""Costs: what attempts cost by day, and in groups; what the month's budget still has."""
+"""Costs: what attempts cost by day and in groups, and what the budget still has; all tenants' for the operator."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import costs
-from services.gateway.costs import CostRow, GroupedBy
+from services.gateway.costs import CostRow, GroupedBy, GroupedByOfAll
 from services.gateway.deps import Context, Gateway
 from services.gateway.page import formats, render, streams
-from services.gateway.page.sessions import Present, Visitor
+from services.gateway.page.sessions import Operator, Present, Visitor
 from services.gateway.quotas import month_start, next_month
 from services.gateway.routes.costs import Month, as_file
 
@@ -24,7 +24,8 @@ Begin = Annotated[int, Query(ge=0, le=costs.MOST_LINES)]
 MONTHS = 12
 """Months that can be chosen."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 200, 76, 8, 12, 26
-GROUPS: dict[GroupedBy, str] = {
+GROUPS: dict[GroupedByOfAll, str] = {
+    "tenant": "Tenant",
     "job": "Job",
     "sweep": "Sweep",
     "experiment": "Experiment",
@@ -71,17 +72,35 @@ async def shown(
     month: Month = None,
     begin: Begin = 0,
 ) -> Response:
+    return await _page(request, visitor, context, by, month, begin)
+
+
+@router.get("/admin/costs")
+async def shown_of_all(
+    request: Request,
+    visitor: Operator,
+    context: Context,
+    by: Annotated[GroupedByOfAll, Query()] = "tenant",
+    month: Month = None,
+    begin: Begin = 0,
+) -> Response:
+    return await _page(request, visitor, context, by, month, begin)
+
+
+async def _page(
+    request: Request, visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
+) -> Response:
     values = await _shown(visitor, context, by, month, begin)
-    stream = f"/costs/stream?by={by}&month={values['chosen']}&begin={begin}"
+    stream = f"{values['own_path']}/stream?by={by}&month={values['chosen']}&begin={begin}"
     return render.page(
         request, "costs.html.jinja", visitor, stream=stream, months=_months(values["now"]), **values
     )
 
 
 async def _shown(
-    visitor: Visitor, context: Gateway, by: GroupedBy, month: str | None, begin: int
+    visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
 ) -> dict[str, Any]:
-    tenant, database = visitor.principal.tenant, context.service.database
+    tenant, database = visitor.principal.tenant or None, context.service.database
     now = database.now()
     chosen = month or f"{now:%Y-%m}"
     period = costs.period_of(chosen)
@@ -89,9 +108,11 @@ async def _shown(
     days = await costs.list_costs(database, tenant, "day", period, at_most=31)
     present = await costs.find_total(database, tenant, costs.period_of(f"{now:%Y-%m}"))
     return {
+        "is_of_all": tenant is None,
+        "own_path": "/admin/costs" if tenant is None else "/costs",
         "by": by,
         "chosen": chosen,
-        "groups": GROUPS,
+        "groups": {name: word for name, word in GROUPS.items() if tenant is None or name != "tenant"},
         "rows": [(row, costs.sums(row)) for row in rows[:ROWS]],
         "begin": begin,
         "next": begin + ROWS if len(rows) > ROWS else None,
@@ -114,8 +135,26 @@ async def stream(
     month: Month = None,
     begin: Begin = 0,
 ) -> StreamingResponse:
+    return _follow(request, visitor, context, by, month, begin)
+
+
+@router.get("/admin/costs/stream")
+async def stream_of_all(
+    request: Request,
+    visitor: Operator,
+    context: Context,
+    by: Annotated[GroupedByOfAll, Query()] = "tenant",
+    month: Month = None,
+    begin: Begin = 0,
+) -> StreamingResponse:
+    return _follow(request, visitor, context, by, month, begin)
+
+
+def _follow(
+    request: Request, visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
+) -> StreamingResponse:
     async def look(last: str) -> streams.Changes:
-        newest = await costs.find_newest(context.service.database, visitor.principal.tenant)
+        newest = await costs.find_newest(context.service.database, visitor.principal.tenant or None)
         version = streams.version_of(newest)
         if version == last:
             return streams.Changes(last)
@@ -129,9 +168,22 @@ async def stream(
 async def file(
     visitor: Present, context: Context, by: Annotated[GroupedBy, Query()] = "job", month: Month = None
 ) -> Response:
-    tenant, database = visitor.principal.tenant, context.service.database
-    rows = await costs.list_costs(database, tenant, by, costs.period_of(month), at_most=costs.MOST_LINES)
-    return as_file(by, month, rows)
+    return await _file(context, visitor.principal.tenant, by, month)
+
+
+@router.get("/admin/costs.csv")
+async def file_of_all(
+    visitor: Operator,
+    context: Context,
+    by: Annotated[GroupedByOfAll, Query()] = "tenant",
+    month: Month = None,
+) -> Response:
+    return await _file(context, None, by, month)
+
+
+async def _file(context: Gateway, tenant: str | None, by: GroupedByOfAll, month: str | None) -> Response:
+    database, period = context.service.database, costs.period_of(month)
+    return as_file(by, month, await costs.list_costs(database, tenant, by, period, at_most=costs.MOST_LINES))
 
 
 def _months(now: datetime) -> list[str]:

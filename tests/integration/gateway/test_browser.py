@@ -440,6 +440,7 @@ async def test_every_page_can_be_read_by_everybody(world, shown, chromium, numbe
         "/admin",
         "/admin/tenants/demo",
         "/admin/machines",
+        "/admin/costs",
         "/admin/subscribers",
         "/admin/audit",
         "/login",

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 
 from shared.clock import utc_now
 from tests.integration.gateway.cost_rows import accrued, add_costs
-from tests.integration.gateway.pages import HOSTILE, logged_in, words_of
+from tests.integration.gateway.pages import HOSTILE, logged_in, logged_in_as_operator, words_of
 from tests.integration.gateway.test_quotas import as_operator, decide
 from tests.integration.gateway.world import World, mark
 
@@ -98,6 +99,23 @@ async def test_of_others_are_nobodys_business_but_the_operators(world, spent):
     assert (await world.http.get(path, headers={"authorization": "Bearer x"})).status_code == 401
     answer = (await world.http.get(path, headers={"authorization": f"Bearer {key}"})).json()
     assert [each["cost_usd"] for each in answer["groups"] if each["name"] == spent.tenant] == ["5.124000"]
+
+
+async def test_the_operator_sees_what_all_tenants_cost(world, spent):
+    async with logged_in_as_operator(world) as operator:
+        page = await operator.get("/admin/costs")
+        row = re.search(rf'<a href="/admin/tenants/{spent.tenant}">.*?</tr>', page.text, re.DOTALL)
+        assert row is not None
+        assert ["$3.62" in row[0], "$1.50" in row[0]] == [True, True]
+        assert "Budget of this month" not in page.text
+        by_job = await operator.get("/admin/costs?by=job")
+        assert spent.job in by_job.text
+        assert f'href="/jobs/{spent.job}"' not in by_job.text, (
+            "a tenant's page, which this session does not open"
+        )
+        file = await operator.get("/admin/costs.csv")
+        assert f"{spent.tenant},4," in file.text
+        assert (await operator.get("/admin/costs?by=nothing")).status_code == 400
 
 
 async def test_a_person_sees_the_days_the_groups_and_the_budget(world, spent, person):

@@ -54,7 +54,11 @@ async def is_known(world: World, key: str) -> bool:
 
 class TestRights:
     @pytest.mark.parametrize(
-        "path", ["/admin", "/admin/tenants/demo", "/admin/machines", "/admin/subscribers", "/admin/audit"]
+        "path",
+        [
+            *("/admin", "/admin/tenants/demo", "/admin/machines", "/admin/subscribers", "/admin/audit"),
+            *("/admin/costs", "/admin/costs.csv", "/admin/costs/stream"),
+        ],
     )
     async def test_a_tenants_key_opens_nothing(self, world, path):
         async with logged_in(world) as client:
