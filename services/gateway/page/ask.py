@@ -28,6 +28,7 @@ TEMPERATURE, MAX_TOKENS = 0.0, 256
 """What a form has that nobody changed: the likeliest words, and not too many of them."""
 DEPLOY = "retune deployments deploy {}"
 LIST = "retune deployments list"
+AWAY = "neither answers now, see below"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Side:
     problem: Problem | None = None
     note: str = ""
     """What a person should know before asking."""
+
+    @property
+    def curl(self) -> str:
+        """The same question for programs."""
+        return snippets.as_curl(_body(self.name, "…", "", TEMPERATURE, MAX_TOKENS), "chat/completions")
 
 
 def sides(
@@ -120,6 +126,20 @@ def best_route(routes: Sequence[Route]) -> Route | None:
     return min(live, key=lambda route: (not route.replicas, route.state != "ready"), default=None)
 
 
+def are_away(sides: Sequence[Side]) -> bool:
+    """Whether to ask would answer nothing."""
+    return all(side.problem for side in sides)
+
+
+def parts_of(sides: Sequence[Side]) -> dict[str, str]:
+    """Return what follows from where both sides stand: HTML by the id of the element that it is in."""
+    parts = {"ask-away": AWAY if are_away(sides) else ""}
+    for side in sides:
+        parts[f"state-{side.which}"] = render.text("model_ask_state.html.jinja", side=side)
+        parts[f"curl-{side.which}"] = render.text("model_ask_curl.html.jinja", side=side)
+    return parts
+
+
 def problem_of(error: ApiError, side: Side) -> Problem:
     """What a person reads where a question was refused or got no answer."""
     message = str(error)
@@ -140,11 +160,6 @@ def problem_of(error: ApiError, side: Side) -> Problem:
                 snippets.as_curl(completion, "completions"),
             )
     return Problem(message, problems.WHAT_TO_DO.get(error.status, "Change it and ask again."))
-
-
-def snippet(side: Side) -> str:
-    """The same question for programs."""
-    return snippets.as_curl(_body(side.name, "…", "", TEMPERATURE, MAX_TOKENS), "chat/completions")
 
 
 def _body(name: str, question: str, system: str, temperature: float, max_tokens: int) -> JsonObject:

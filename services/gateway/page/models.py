@@ -1,9 +1,9 @@
 """Models: versions with their lineage, and what may be done with them."""
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import job_readmodels, readmodels
@@ -12,6 +12,7 @@ from services.gateway.model import ModelVersion
 from services.gateway.page import ask, lineage, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, model_view, route_view
+from services.gateway.requests import Deploy
 from services.gateway.routes import models
 from services.gateway.routes.models import model_version
 
@@ -110,17 +111,34 @@ async def _version(visitor: Visitor, context: Gateway, model_id: str) -> tuple[M
 async def version_stream(
     request: Request, visitor: Present, context: Context, model_id: str
 ) -> StreamingResponse:
+    """What is known of it, and who would answer a question."""
     await model_version(visitor.principal, context, model_id)
 
-    async def show() -> dict[str, Any]:
-        return (await _version(visitor, context, model_id))[1]
+    async def look(last: str) -> streams.Changes:
+        row, shown = await _version(visitor, context, model_id)
+        sides = await ask.sides_of(context, row, shown["rows_of_routes"])
+        version = f"{shown['version']}.{streams.version_of(sides)}"
+        known, _, known_sides = last.partition(".")
+        parts = []
+        if not version.startswith(f"{known}."):
+            html = render.text("model_parts.html.jinja", visitor=visitor, **shown)
+            parts.append(streams.part("model", html))
+        if not version.endswith(f".{known_sides}"):
+            parts += [streams.part(*each) for each in ask.parts_of(sides).items()]
+        return streams.Changes(version, tuple(parts))
 
-    return streams.follow_part(
-        request, context, visitor, show, element_id="model", template="model_parts.html.jinja"
-    )
+    return streams.follow(request, context, visitor, look)
 
 
 @router.post("/models/{model_id}/deploy")
-async def deploy(request: Request, sender: Sender, context: Context, model_id: str) -> Response:
-    deployment = await models.deploy(sender.principal, context, model_id)
+async def deploy(
+    request: Request,
+    sender: Sender,
+    context: Context,
+    model_id: str,
+    slot: Annotated[str, Form(max_length=300)] = "",
+) -> Response:
+    """`slot`: another name than its own that it answers under."""
+    body = Deploy(slot=slot.strip() or None)
+    deployment = await models.deploy(sender.principal, context, model_id, body)
     return render.answer(request, f"Deployment to {deployment.slot} asked.", back="/deployments")

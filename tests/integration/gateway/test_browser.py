@@ -258,11 +258,16 @@ async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromiu
     """What a model writes is text, a side that fails says why, and to stop reaches the engine."""
     version, tuned, base = await world.a_version(), await replica("stream"), await replica("stream")
     tuned.words = ("tuned ", HOSTILE)
-    await world.serve(version, tuned)
-    await world.announce(base, has_base=True)
     async with browser.visiting(chromium, world) as page:
         await page.goto(f"/models/{version.model_id}")
         sides = [page.locator(f"[data-side={which}]") for which in ("base", "version")]
+        await expect(sides[1].locator(".notice")).to_have_text("It is not deployed.")
+        await world.serve(version, tuned)
+        await world.announce(base, has_base=True)
+        for side in sides:
+            await expect(side.locator(".notice")).to_have_count(0)
+        await expect(page.locator("#question")).to_be_enabled()
+        await expect(page.get_by_role("button", name="Ask both")).to_be_enabled()
         await page.locator("#question").focus()
         await page.keyboard.type("What is it?")
         await page.keyboard.press("Control+Enter")

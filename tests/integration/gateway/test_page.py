@@ -276,6 +276,14 @@ class TestForms:
         assert (sent.message.model_id, sent.message.tenant) == (shown.served.model_id, "demo")
         assert (await asking).headers["location"] == "/deployments"
 
+    async def test_to_deploy_name_the_slot(self, world, person, shown):
+        version = await world.a_version()
+        path = f"/models/{version.model_id}"
+        form = {"csrf": csrf_in((await person.get("/models")).text), "slot": " librarian "}
+        asking = asyncio.create_task(person.post(f"{path}/deploy", data=form))
+        assert (await world.heard(version.model_id, "DeployModel")).message.slot == "librarian"
+        await asking
+
     async def test_that_are_refused_say_why(self, world, person, shown):
         html = (await person.get(f"/jobs/{shown.failed}")).text
         form = {"csrf": csrf_in(html)}

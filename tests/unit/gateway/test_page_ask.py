@@ -7,7 +7,7 @@ import pytest
 from schemas.deployment import ReplicaAddress
 from services.gateway.errors import ApiError, unavailable
 from services.gateway.model import ModelVersion, Route
-from services.gateway.page.ask import Problem, Side, best_route, problem_of, sides, snippet
+from services.gateway.page.ask import AWAY, Problem, Side, best_route, parts_of, problem_of, sides
 from tests.builders import NOON
 
 REPLICA = ReplicaAddress(replica_id="r", incarnation="1", url="http://127.0.0.1:1")
@@ -95,4 +95,17 @@ def test_an_error_becomes_what_a_person_can_do():
     assert '"$RETUNE_BASE_URL/completions"' in texts.command
     assert '"model": "alias"' in texts.command
     assert problem_of(ApiError(400, "too hot", code="invalid_value"), side).why == "too hot"
-    assert '"$RETUNE_BASE_URL/chat/completions"' in snippet(side)
+    assert '"$RETUNE_BASE_URL/chat/completions"' in side.curl
+
+
+def test_what_follows_from_where_both_sides_stand_is_html_by_its_element():
+    known = Problem("<b> is away", "Wait.", "retune deployments list")
+    base, tuned = Side("base", "Base model", "tiny", known), Side("version", "This version", "alias")
+    parts = parts_of((base, tuned))
+    assert [*parts] == ["ask-away", "state-base", "curl-base", "state-version", "curl-version"]
+    assert parts["ask-away"] == ""
+    assert "&lt;b&gt; is away." in parts["state-base"]
+    assert "retune deployments list" in parts["state-base"]
+    assert "notice" not in parts["state-version"]
+    assert "&#34;alias&#34;" in parts["curl-version"]
+    assert parts_of((base, Side("version", "This version", "alias", known)))["ask-away"] == AWAY

@@ -107,4 +107,11 @@ question.addEventListener("keydown", (event) => {
 });
 stop.addEventListener("click", () => running?.abort());
 addEventListener("pagehide", () => running?.abort());
-button.disabled = question.disabled;
+// Which of the two would answer follows with the stream of the page.
+const away = $("#ask-away");
+function follow() {
+  question.disabled = Boolean(away.textContent.trim());
+  button.disabled = question.disabled || Boolean(running);
+}
+new MutationObserver(follow).observe(away, { childList: true });
+follow();
