@@ -219,6 +219,9 @@ NEWEST_VALIDATION = """
             SELECT step FROM checkpoint WHERE job_id = $1 AND step > $2 AND metrics ? 'valid_loss') AS measured"""
 LIST_EVALUATIONS = f"""
     SELECT {EVALUATION_COLUMNS} FROM evaluation WHERE model_id = $1 ORDER BY number DESC, created_at DESC LIMIT 20"""
+NEWEST_OUTCOMES = """
+    SELECT DISTINCT ON (model_id) model_id, outcome FROM evaluation WHERE model_id = ANY($1)
+     ORDER BY model_id, number DESC, created_at DESC"""
 VERSION_OF_GATE = """
     SELECT concat_ws('/', (SELECT xmin FROM model WHERE model_id = $1),
                      (SELECT string_agg(concat_ws('.', eval_id, xmin), ' ' ORDER BY eval_id)
@@ -381,6 +384,12 @@ async def find_newest_validation(database: Database, job_id: str, *, after: int)
 async def list_evaluations(database: Database, model_id: str) -> list[Evaluation]:
     """Return the newest twenty of them, the newest first."""
     return await select(Evaluation, database, LIST_EVALUATIONS, model_id)
+
+
+async def find_outcomes(database: Database, model_ids: Sequence[str]) -> dict[str, str]:
+    """Return the outcome of the newest evaluation of each model that has one."""
+    rows = await database.fetch(NEWEST_OUTCOMES, [*model_ids])
+    return {row["model_id"]: row["outcome"] for row in rows}
 
 
 async def find_version_of_gate(database: Database, model_id: str) -> str:

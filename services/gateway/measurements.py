@@ -18,15 +18,23 @@ async def written(event: training.CheckpointWritten, unit: Unit) -> None:
     """What was measured at a step that the recipe names is reported already, by `recorded`."""
     await tables.update_job(unit.conn, event.job_id, event.tenant, last_step=event.bundle.step)
     course = await tables.find_course(unit.conn, event.job_id)
-    if not course.recipe_at(event.bundle.step).has_validations:
-        await _add_validation(event, unit, event.bundle.step, course.num_steps, event.metrics)
+    if course.recipe_at(event.bundle.step).has_validations:
+        return
+    await _add_validation(event, unit, event.bundle.step, course.num_steps, event.metrics)
+    if (loss := _loss_of(training.BundleMetrics.model_validate(event.metrics))) is not None:
+        await tables.update_job(unit.conn, event.job_id, event.tenant, valid_loss=loss)
+
+
+def _loss_of(measured: training.BundleMetrics) -> float | None:
+    """Return the loss on the whole validation file, as after the last step, or else on some of its windows."""
+    return measured.valid_loss if measured.full_valid_loss is None else measured.full_valid_loss
 
 
 async def _add_validation(
     event: training.AttemptMessage, unit: Unit, step: int, num_steps: int | None, metrics: Mapping[str, float]
 ) -> None:
     measured = training.BundleMetrics.model_validate(metrics)
-    loss = measured.valid_loss if measured.full_valid_loss is None else measured.full_valid_loss
+    loss = _loss_of(measured)
     if loss is None:
         return
     preferred = _preferred(measured.reward_margin, measured.reward_accuracy)

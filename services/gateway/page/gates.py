@@ -2,12 +2,14 @@
 
 import re
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from services.gateway import job_readmodels, model, readmodels
 from services.gateway.deps import Context, Gateway
+from services.gateway.errors import not_found
 from services.gateway.items import item_page
 from services.gateway.page import render, streams, verdicts
 from services.gateway.page.sessions import Present, Sender
@@ -20,6 +22,7 @@ from services.gateway.routes.models import model_version
 router = APIRouter()
 
 ITEMS = 20
+EvaluationId = Annotated[str, Query(max_length=300)]
 NUMBERED = re.compile(r"item-([0-9]{1,7})")
 
 
@@ -31,18 +34,20 @@ async def gate(
     model_id: str,
     after: str | None = None,
     item: Annotated[str, Query(max_length=300)] = "",
+    evaluation: EvaluationId = "",
 ) -> Response:
-    """`item`: one of the holdout, whose page is shown where `after` names none."""
+    """`item`: one of the holdout, whose page is shown where `after` names none. `evaluation`: an earlier one."""
     after = after or before_page_of(item)
     version = await model_version(visitor.principal, context, model_id)
-    shown = await _verdict(context, version)
-    newest: model.Evaluation | None = shown["verdict"]
+    shown = await _verdict(context, version, evaluation)
+    verdict: model.Evaluation | None = shown["verdict"]
     items: list[dict[str, Any]] = []
     following = None
-    if newest is not None:
-        page = await item_page(context.service.objects, newest, "holdout", after=after, limit=ITEMS)
+    earlier = f"evaluation={quote(evaluation, safe='')}&" if evaluation else ""
+    if verdict is not None:
+        page = await item_page(context.service.objects, verdict, "holdout", after=after, limit=ITEMS)
         items = [_item(each) for each in page.data]
-        following = f"?after={page.last_id}#items" if page.has_more else None
+        following = f"?{earlier}after={page.last_id}#items" if page.has_more else None
     return render.page(
         request,
         "gate.html.jinja",
@@ -51,7 +56,7 @@ async def gate(
         next=following,
         after=after,
         item=item,
-        stream=f"/models/{version.model_id}/gate/stream",
+        stream=f"/models/{version.model_id}/gate/stream?{earlier.rstrip('&')}".rstrip("?"),
         **shown,
     )
 
@@ -63,15 +68,20 @@ def before_page_of(item_id: str) -> str | None:
     return f"item-{skipped}" if skipped else None
 
 
-async def _verdict(context: Gateway, version: model.ModelVersion) -> dict[str, Any]:
+async def _verdict(context: Gateway, version: model.ModelVersion, eval_id: str) -> dict[str, Any]:
+    """eval_id: of the evaluation to show; empty for the newest one. Raises ApiError where it is not the model's."""
     database = context.service.database
     history = await job_readmodels.list_evaluations(database, version.model_id)
     newest = await readmodels.find_evaluation(database, version.model_id)
+    verdict = next((each for each in history if each.eval_id == eval_id), None) if eval_id else newest
+    if eval_id and verdict is None:
+        raise not_found("evaluation", eval_id, param="evaluation")
     return {
         "version": version,
-        "verdict": newest,
-        "state": GATES[newest.outcome] if newest else GATES["pending"],
-        "checks": verdicts.check_views(newest.checks) if newest else [],
+        "verdict": verdict,
+        "is_newest": verdict is None or newest is None or verdict.eval_id == newest.eval_id,
+        "state": GATES[verdict.outcome] if verdict else GATES["pending"],
+        "checks": verdicts.check_views(verdict.checks) if verdict else [],
         "history": [(each, GATES[each.outcome]) for each in history],
         "why_not_approved": why_not_approved(version, newest),
         "why_not_evaluated": "it is archived" if version.stage == "archived" else "",
@@ -102,14 +112,17 @@ def _item(item: EvaluationItem) -> dict[str, Any]:
 
 
 @router.get("/models/{model_id}/gate/stream")
-async def stream(request: Request, visitor: Present, context: Context, model_id: str) -> StreamingResponse:
+async def stream(
+    request: Request, visitor: Present, context: Context, model_id: str, evaluation: EvaluationId = ""
+) -> StreamingResponse:
     version = await model_version(visitor.principal, context, model_id)
 
     async def look(last: str) -> streams.Changes:
         present = await job_readmodels.find_version_of_gate(context.service.database, version.model_id)
         if present == last:
             return streams.Changes(last)
-        shown = await _verdict(context, await model_version(visitor.principal, context, version.model_id))
+        present_version = await model_version(visitor.principal, context, version.model_id)
+        shown = await _verdict(context, present_version, evaluation)
         html = render.text("gate_verdict.html.jinja", visitor=visitor, **shown)
         return streams.Changes(present, (streams.part("verdict", html),))
 

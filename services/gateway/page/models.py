@@ -51,12 +51,14 @@ async def _versions(
     )
     bases = [] if after else await readmodels.list_bases(database, after="", limit=BASES)
     following = f"/models?base={base or ''}&after={rows[ROWS - 1].model_id}" if len(rows) > ROWS else None
+    outcomes = await job_readmodels.find_outcomes(database, [row.model_id for row in rows[:ROWS]])
     return {
         "models": [model_view(row) for row in rows[:ROWS]],
+        "gates": {row.model_id: GATES[outcomes.get(row.model_id, "pending")] for row in rows[:ROWS]},
         "bases": bases,
         "base": base,
         "next": following,
-        "version": streams.version_of(rows, bases),
+        "version": streams.version_of(rows, bases, outcomes),
         "now": database.now(),
     }
 

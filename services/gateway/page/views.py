@@ -161,7 +161,7 @@ def job_view(row: model.Job, *, now: datetime) -> JobView:
     answer = representations.job(row)
     return JobView(
         id=row.job_id,
-        name=row.spec.suffix or row.spec.metadata.get("name") or row.job_id,
+        name=_name(row),
         badge=job_badge(answer),
         sentence=sentence(answer, now=now),
         progress=progress(row, answer),
@@ -173,6 +173,11 @@ def job_view(row: model.Job, *, now: datetime) -> JobView:
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
+
+
+def _name(row: model.Job) -> str:
+    own, trial = row.spec.suffix or row.spec.metadata.get("name"), row.spec.trial
+    return own or row.job_id if trial is None else f"trial {trial.number} of {own or trial.sweep_id}"
 
 
 def job_badge(answer: job_responses.Job) -> Badge:

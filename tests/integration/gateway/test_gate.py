@@ -1,5 +1,8 @@
 """What the gateway shows of the gate: its verdict in the job and in the list, in whichever order the topics come."""
 
+import re
+from functools import partial
+
 import pytest
 
 from schemas.base import Delayed
@@ -10,6 +13,7 @@ from services.gateway.decide import GateStatus
 from shared.clock import utc_now
 from tests.builders import NOON, a_dataset_ref, a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job
+from tests.integration.gateway.pages import logged_in, words_of
 from tests.integration.gateway.world import World, a_booking, mark, until
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -267,3 +271,31 @@ class TestABlockedJob:
             job = await client.fine_tuning.jobs.retrieve(evaluated.job_id)
         assert job.error is not None
         assert (job.error.code, job.status) == ("gate_failed", "succeeded")
+
+
+class TestThePage:
+    async def test_has_each_evaluation_with_what_it_measured(self, world: World):
+        version = await world.a_version()
+        about = {
+            name: getattr(version, name) for name in ("job_id", "tenant", "model_id", "digest", "base_sha")
+        }
+        first, second = (EvalStarted(**about, eval_id=f"eval-{mark()}", number=number) for number in (1, 2))
+        failed = EvalFailed(**first.model_dump(), checks=CHECKS, reason=REASON)
+        passed = EvalPassed(**second.model_dump(), checks=())
+        await world.voices.say("evaluator", first, failed, second, passed)
+        for each in (first, second):
+            await until(partial(world.is_consumed, "eval.events", each.eval_id, 2), "the evaluation")
+        path = f"/models/{version.model_id}/gate"
+        async with logged_in(world) as person:
+            newest = await person.get(path)
+            assert "An earlier evaluation" not in newest.text
+            assert "at least 95.0" not in words_of(newest)
+            link, _ = re.findall(r'href="([^"]*[?]evaluation=[^"]*)"', newest.text)
+            assert link == f"{path}?evaluation={first.eval_id}"
+            earlier = await person.get(link)
+            assert "An earlier evaluation. The newest one decides" in words_of(earlier)
+            assert "at least 95.0" in words_of(earlier)
+            assert REASON in words_of(earlier)
+            assert (await person.get(f"{path}?evaluation=eval-nobody")).status_code == 404
+            listed = (await person.get("/models")).text
+            assert re.search(rf'<a href="{path}"[^>]*>.*?passed', listed) is not None

@@ -79,6 +79,15 @@ async def test_the_best_checkpoint_is_marked_where_the_recipe_asks_for_it(world,
     assert shown == {10: False, 20: False, 30: is_asked, 40: False}
 
 
+async def test_a_job_has_the_newest_loss_also_where_its_recipe_names_no_steps(world):
+    job_id = await world.a_running_job()
+    for step, loss in ((20, 1.5), (30, 1.25)):
+        await say_verified(world, job_id, step, loss)
+        assert await world.db.fetchval("SELECT valid_loss FROM job WHERE job_id = $1", job_id) == loss
+    await say_verified(world, job_id, 40, None)
+    assert await world.db.fetchval("SELECT valid_loss FROM job WHERE job_id = $1", job_id) == 1.25
+
+
 async def say_verified(world, job_id, step, full_valid_loss):
     """That a checkpoint of the job's first attempt is written and verified, until the gateway shows it."""
     bundle = BundleRef(attempt=1, step=step, manifest_sha256=a_sha(f"{job_id} {step}"))
@@ -88,7 +97,7 @@ async def say_verified(world, job_id, step, full_valid_loss):
         attempt=1,
         bundle=bundle,
         kind=BundleKind.PERIODIC,
-        metrics={"full_valid_loss": full_valid_loss},
+        metrics={} if full_valid_loss is None else {"full_valid_loss": full_valid_loss},
     )
     await world.voices.say("trainer_agent", written)
     verified = CheckpointVerified(job_id=job_id, tenant="demo", bundle=bundle, size_bytes=10)

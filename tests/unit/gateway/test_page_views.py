@@ -74,6 +74,20 @@ def test_a_model_answers_once_it_is_deployed(is_deployed: bool, auto_deploy: boo
     assert job_view(job, now=NOON).sentence == expected
 
 
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({}, "ftjob-1"),
+        ({"metadata": {"name": "mine"}}, "mine"),
+        ({"suffix": "own", "metadata": {"name": "mine"}}, "own"),
+        ({"trial": {"sweep_id": "sweep-1", "number": 3}}, "trial 3 of sweep-1"),
+        ({"suffix": "own", "trial": {"sweep_id": "sweep-1", "number": 0}}, "trial 0 of own"),
+    ],
+)
+def test_a_job_has_a_name_for_people(spec: dict[str, Any], name: str):
+    assert job_view(a_job(spec=spec), now=NOON).name == name
+
+
 def test_every_template_is_one():
     names = environment().list_templates()
     assert len(names) > 10
