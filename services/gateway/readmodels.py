@@ -133,7 +133,8 @@ LIST_MODELS = f"""
        AND ($4::text IS NULL OR base_sha = $4)
        AND ($5::text IS NULL OR (created_at, model_id) <
             (SELECT created_at, model_id FROM model WHERE model_id = $5 AND tenant = $1))
-     ORDER BY created_at DESC, model_id DESC LIMIT $6"""
+       AND strpos(lower(concat_ws(' ', full_name, model_id, job_id, stage)), lower($6)) > 0
+     ORDER BY created_at DESC, model_id DESC LIMIT $7"""
 VERSIONS_NAMED = "SELECT model_id FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2) LIMIT 2"
 FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
@@ -326,9 +327,11 @@ async def list_models(
     base_sha: str | None,
     after: str | None,
     limit: int,
+    text: str = "",
 ) -> list[ModelVersion]:
+    """`text`: a part of their name, id, job or stage, in letters of either case."""
     of_lineage = base_model, dataset_version, base_sha
-    return await select(ModelVersion, database, LIST_MODELS, tenant, *of_lineage, after, limit)
+    return await select(ModelVersion, database, LIST_MODELS, tenant, *of_lineage, after, text, limit)
 
 
 async def versions_named(database: Database, tenant: str, name: str) -> list[str]:

@@ -1,9 +1,9 @@
 """Models: versions with their lineage, and what may be done with them."""
 
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import job_readmodels, readmodels
@@ -20,24 +20,35 @@ router = APIRouter()
 
 ROWS = 50
 BASES = 100
+Text = Annotated[str, Query(max_length=200)]
 CHILDREN = 6
 """Jobs started from a version that its lineage shows."""
 
 
 @router.get("/models")
 async def versions(
-    request: Request, visitor: Present, context: Context, base: str | None = None, after: str | None = None
+    request: Request,
+    visitor: Present,
+    context: Context,
+    base: str | None = None,
+    after: str | None = None,
+    q: Text = "",
 ) -> Response:
-    """The tenant's versions, newest first, and the base models on the first page."""
+    """The tenant's versions, newest first, and the base models on the first page. `q`: a part of a name or id."""
     if after is not None:
         await model_version(visitor.principal, context, after)
-    shown = await _versions(visitor, context, base, after)
-    stream = None if after else "/models/stream" + (f"?base={quote(base, safe='')}" if base else "")
+    shown = await _versions(visitor, context, base, q.strip(), after)
+    stream = None if after else f"/models/stream?{_query(base, q.strip())}"
     return render.page(request, "models.html.jinja", visitor, stream=stream, **shown)
 
 
+def _query(base: str | None, text: str, **more: str) -> str:
+    named = {"base": base or "", "q": text, **more}
+    return urlencode({name: value for name, value in named.items() if value})
+
+
 async def _versions(
-    visitor: Visitor, context: Gateway, base: str | None, after: str | None = None
+    visitor: Visitor, context: Gateway, base: str | None, text: str, after: str | None = None
 ) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_models(
@@ -48,15 +59,17 @@ async def _versions(
         base_sha=None,
         after=after,
         limit=ROWS + 1,
+        text=text,
     )
-    bases = [] if after else await readmodels.list_bases(database, after="", limit=BASES)
-    following = f"/models?base={base or ''}&after={rows[ROWS - 1].model_id}" if len(rows) > ROWS else None
+    bases = [] if after or text else await readmodels.list_bases(database, after="", limit=BASES)
+    following = f"/models?{_query(base, text, after=rows[ROWS - 1].model_id)}" if len(rows) > ROWS else None
     outcomes = await job_readmodels.find_outcomes(database, [row.model_id for row in rows[:ROWS]])
     return {
         "models": [model_view(row) for row in rows[:ROWS]],
         "gates": {row.model_id: GATES[outcomes.get(row.model_id, "pending")] for row in rows[:ROWS]},
         "bases": bases,
         "base": base,
+        "text": text,
         "next": following,
         "version": streams.version_of(rows, bases, outcomes),
         "now": database.now(),
@@ -65,10 +78,10 @@ async def _versions(
 
 @router.get("/models/stream")
 async def list_stream(
-    request: Request, visitor: Present, context: Context, base: str | None = None
+    request: Request, visitor: Present, context: Context, base: str | None = None, q: Text = ""
 ) -> StreamingResponse:
     async def show() -> dict[str, Any]:
-        return await _versions(visitor, context, base)
+        return await _versions(visitor, context, base, q.strip())
 
     return streams.follow_part(
         request, context, visitor, show, element_id="models", template="models_parts.html.jinja"

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import AsyncIterator
+from html import unescape
 
 import httpx
 import pytest
 
 from services.gateway import job_readmodels
 from services.gateway.job_readmodels import SAMPLES
-from services.gateway.page import checkpoints, costs, sweeps
+from services.gateway.page import checkpoints, costs, models, sweeps
 from shared.postgres.database import Database
 from tests.integration.gateway.pages import csrf_in, logged_in, words_of
 from tests.integration.gateway.sweep_rows import add_sweep
@@ -37,6 +38,11 @@ ADD_COSTS = """
                               charged, ended_at)
     SELECT 'ftjob-cost-' || $1 || '-' || number, 1, $1, 'h100', 'spot', 60, 60, number, number, now()
       FROM generate_series(1, $2::int) AS number"""
+ADD_VERSIONS = """
+    INSERT INTO model
+    SELECT copy.* FROM model, generate_series(1, $2::int) AS number,
+           jsonb_populate_record(model, jsonb_build_object('model_id', $1 || '-' || number)) AS copy
+     WHERE model.model_id = $1::text"""
 TIMES = """[{"pool": "h100", "seconds": {"low": 60, "expected": 90, "high": 3600},
              "cost_usd": {"low": "1", "expected": "1", "high": "1"}, "attempts": 3, "alike": "pool", "error": null}]"""
 
@@ -259,3 +265,36 @@ class TestJobs:
         async with logged_in(world) as other:
             csrf = csrf_in((await other.get("/jobs")).text)
             assert (await other.post(path, data={"csrf": csrf})).status_code == 404
+
+
+class TestVersions:
+    async def test_are_searched_by_a_part_of_a_name_an_id_or_a_stage(self, world):
+        owner = await new_tenant(world)
+        first, second = [await world.a_version(owner) for _ in range(2)]
+        newest_first = [second.model_id, first.model_id]
+        async with logged_in(world, owner) as person:
+            for query, expected in (
+                ("", newest_first),
+                (f"q={first.full_name[-6:].upper()}", [first.model_id]),
+                (f"q={second.job_id}", [second.model_id]),
+                ("q=+STAGING+", newest_first),
+                (f"q=staging&base={world.base_name}", newest_first),
+                ("q=staging&base=another", []),
+                ("q=100%25", []),
+            ):
+                assert versions_in(await person.get(f"/models?{query}")) == expected, query
+            words = words_of(await person.get("/models?q=%3Cb%3E"))
+            assert "No version has “<b>” in its name, id or stage. Clear" in words
+            await world.db.execute(ADD_VERSIONS, first.model_id, models.ROWS)
+            page = await person.get(f"/models?q=staging&base={world.base_name}")
+            assert len(versions_in(page)) == models.ROWS
+            following = re.search(r'href="([^"]*)" rel="next"', page.text)
+            assert following is not None
+            older = await person.get(unescape(following[1]))
+            assert len(versions_in(older)) == 2
+            assert 'value="staging"' in older.text
+
+
+def versions_in(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 200, answer.text
+    return re.findall(r'href="/models/(mv-[^/"]*)" title', answer.text)
