@@ -1,5 +1,6 @@
 """retune jobs: submit, watch, stop."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from cli.commands.compare import compared, num_equal, why_not_comparable
 from cli.commands.context import DryRun, api, upload_rows
 from cli.commands.numbers import written
 from cli.commands.sparkline import sparkline
+from cli.commands.times import shown_time
 from cli.commands.watch import details, ending, in_short, is_over, line, mark, place, stage, state_of
 from cli.output import legible, note, show, show_table, stderr, write
 from ops.errors import RefusedByPlatform
@@ -89,12 +91,15 @@ def submit(
 
 
 @app.command("list")
-def list_jobs() -> None:
+def list_jobs(
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+) -> None:
     """List jobs, newest first."""
-    jobs = list(api().pages(JOBS))
+    jobs = list(itertools.islice(api().pages(JOBS), limit))
     rows = [
         (
             j["id"],
+            shown_time(j["created_at"]),
             _state_and_place(j),
             j["retune"]["gate"]["status"],
             j["model"],
@@ -103,7 +108,7 @@ def list_jobs() -> None:
         )
         for j in jobs
     ]
-    show_table(jobs, ("id", "state", "gate", "model", "fine-tuned model", "cost USD"), rows)
+    show_table(jobs, ("id", "created", "state", "gate", "model", "fine-tuned model", "cost USD"), rows)
 
 
 def _state_and_place(job: dict[str, Any]) -> str:

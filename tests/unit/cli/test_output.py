@@ -10,6 +10,7 @@ from tests.unit.cli.commandline import lines, paged
 
 JOB = {
     "id": "ftjob-1",
+    "created_at": 1_764_410_400,
     "model": "tiny",
     "fine_tuned_model": None,
     "error": {},
@@ -181,7 +182,10 @@ TABLES = {
     ("jobs", "list"): (
         {"GET /fine_tuning/jobs": paged(JOB)},
         [JOB],
-        ["id state gate model fine-tuned model cost USD", "ftjob-1 running pending tiny 0.25"],
+        [
+            "id created state gate model fine-tuned model cost USD",
+            "ftjob-1 2025-11-29 10:00:00 running pending tiny 0.25",
+        ],
     ),
     ("jobs", "metrics", "ftjob-1"): (
         {
@@ -315,6 +319,9 @@ def test_a_list_of_many_pages_is_one_list(retune):
     _, out, _ = retune.run("--json", "jobs", "list")
     assert [job["id"] for job in json.loads(out)] == ["ftjob-1", "ftjob-2"]
     assert [request.url.params.get("after") for request in retune.requests] == [None, "ftjob-1"]
+    _, out, _ = retune.run("--json", "jobs", "list", "--limit", "1")
+    assert [job["id"] for job in json.loads(out)] == ["ftjob-1"]
+    assert len(retune.requests) == 3, "no page that nobody wants to see"
 
 
 @pytest.mark.parametrize(
