@@ -169,7 +169,12 @@ PROJECTIONS: dict[type[Message], Projection] = {
     ),
     job.JobRunning: into(JOB, state="running"),
     job.JobStopping: into(JOB, state="stopping", waiting_for=""),
-    job.JobPaused: into(JOB, state="paused", queue_entry=None),
+    job.JobPaused: into(
+        JOB,
+        state="paused",
+        waiting_for=lambda event, unit: f"somebody to resume it{WHY_PAUSED[event.reason]}",
+        queue_entry=None,
+    ),
     job.JobRequeued: into(
         JOB,
         state="queued",
@@ -198,11 +203,16 @@ PROJECTIONS: dict[type[Message], Projection] = {
     job.JobFailed: into(
         JOB,
         state="failed",
+        waiting_for="",
         error=fields_of("code", "message", "param", "failure_class"),
         finished_at=now,
     ),
     job.JobCancelled: into(
-        JOB, state="cancelled", finished_at=now, ending=lambda event, unit: _why_cancelled(event)
+        JOB,
+        state="cancelled",
+        waiting_for="",
+        finished_at=now,
+        ending=lambda event, unit: _why_cancelled(event),
     ),
     cost.CostAccrued: into(
         JOB,
@@ -341,4 +351,10 @@ def _why_cancelled(event: job.JobCancelled) -> str:
     return f"{why}; {kept} is kept"
 
 
+WHY_PAUSED = {
+    job.PauseReason.USER: "",
+    job.PauseReason.BUDGET: ": the budget paused it",
+    job.PauseReason.ALERT: ": an alert paused it",
+    job.PauseReason.PRUNE: ": its sweep paused it",
+}
 WHY_CANCELLED = {"budget": "its budget is spent", "alert": "it was to end at an alert"}

@@ -198,7 +198,7 @@ def sentence(answer: job_responses.Job, *, now: datetime) -> str:
         case JobState.PROVISIONING:
             return f"nodes of attempt {ours.attempt} are starting"
         case JobState.PAUSED:
-            return "waits until somebody resumes it"
+            return f"waits for {ours.waiting_for or 'somebody to resume it'}"
         case JobState.SUCCEEDED if ours.gate.status != "passed":
             return ours.gate.reason or answer.error.message or ""
         case JobState.SUCCEEDED:

@@ -216,7 +216,9 @@ class TestAQueuedJob:
         events = (await world.ask("GET", f"/fine_tuning/jobs/{of_job['job_id']}/events?limit=100")).json()
         assert "QueuePositionChanged" not in [each["data"]["type"] for each in events["data"]]
         assert events["data"][0]["data"]["recipe_reasons"] == queued.recipe_reasons
-        await world.voices.say("scheduler", JobPaused(**of_job, attempt=0, reason="user", resume=None))
+        await world.voices.say("scheduler", JobPaused(**of_job, attempt=0, reason="alert", resume=None))
+        await is_consumed("job.events", 3)
+        assert (await shown())["waiting_for"] == "somebody to resume it: an alert paused it"
         await world.voices.say("scheduler", queued)
         await is_consumed("job.events", 4)
         job = await shown()
