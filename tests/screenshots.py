@@ -1,6 +1,7 @@
 """`make screenshots`: a PNG of every page, light and dark, on a desktop and a phone, to be looked at one by one."""
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 
@@ -8,9 +9,9 @@ from deploy.local.stack import Stack
 from schemas.base import FailureClass
 from schemas.cost import CostAccrued
 from tests import browser
-from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.cost_rows import accrued, add_costs
 from tests.integration.gateway.pages import Shown, add_attempts, add_many_jobs, add_steps, cordon, populate
+from tests.integration.gateway.pictured import Pictured, picture
 from tests.integration.gateway.world import met
 
 FOLDER = Path("build/screenshots")
@@ -18,11 +19,12 @@ NEWEST_FAILURE = "SELECT max(number) FROM recent_event WHERE tenant = 'demo' AND
 SIZES = {"desktop": browser.DESKTOP, "phone": browser.PHONE}
 
 
-def addresses(shown: Shown, event: int) -> dict[str, str]:
+def addresses(shown: Shown, pictured: Pictured, event: int) -> dict[str, str]:
     """Name of each picture and the page that is on it. `event`: number of one."""
     return {
         "now": "/",
         "jobs": "/jobs",
+        "jobs-worst": "/jobs?sort=worst",
         "jobs-search": "/jobs?q=status%3Afailed+sweep",
         "jobs-none": "/jobs?q=nothing-like-this",
         "job-curves": f"/jobs/{shown.running}",
@@ -42,16 +44,20 @@ def addresses(shown: Shown, event: int) -> dict[str, str]:
         "compare": f"/compare?runs={shown.running},{shown.gated},{shown.queued}",
         "datasets": "/datasets",
         "dataset": f"/datasets/{shown.dataset}",
+        "dataset-priced": pictured.dataset,
         "dataset-rejected": f"/datasets/{shown.rejected}",
         "models": "/models",
         "model": f"/models/{shown.served.model_id}",
+        "exports": pictured.exports,
         "deployments": "/deployments",
+        "deployment": pictured.slot,
         "gate": f"/models/{shown.model.model_id}/gate",
         "sweeps": "/sweeps",
         "sweep": f"/sweeps/{shown.sweep}",
         "new-sweep": "/sweeps/new",
         "new-sweep-like": f"/sweeps/new?from={shown.sweep}",
         "alerts": "/alerts",
+        "alert": pictured.alert,
         "costs": "/costs",
         "costs-none": "/costs?month=2020-01",
         "events": "/events",
@@ -86,7 +92,8 @@ def spread(shown: Shown) -> list[CostAccrued]:
     ]
 
 
-async def take(folder: Path) -> None:
+async def take(folder: Path, only: frozenset[str]) -> None:
+    """`only`: names of pictures; none: all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     playwright = browser.require()
     stack = Stack(Path(tempfile.mkdtemp()) / "state", tenants=("demo", "other"))
@@ -98,14 +105,18 @@ async def take(folder: Path) -> None:
             await add_steps(world, shown.gated, 1_500)
             await add_attempts(world, shown.gated, "demo")
             await cordon(world, "h100", shown.running)
-            await raise_alert(world, shown.running)
             await add_costs(world, "demo", shown.running, *spread(shown))
-            event = await world.db.fetchval(NEWEST_FAILURE)
+            pictured = await picture(world, shown)
+            pages = addresses(shown, pictured, await world.db.fetchval(NEWEST_FAILURE))
+            if unknown := only - pages.keys():
+                raise SystemExit(f"no pictures {sorted(unknown)}, expected some of {', '.join(pages)}")
             for theme in ("light", "dark"):
                 for size, pixels in SIZES.items():
                     async with browser.visiting(chromium, world, theme=theme, size=pixels) as page:
                         await browser.log_in_as_operator(page, world)
-                        for name, address in addresses(shown, event).items():
+                        for name, address in pages.items():
+                            if only and name not in only:
+                                continue
                             await page.goto(address)
                             await page.wait_for_timeout(900)
                             await page.screenshot(path=folder / f"{name}-{theme}-{size}.png", full_page=True)
@@ -114,4 +125,4 @@ async def take(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(take(FOLDER))
+    asyncio.run(take(FOLDER, frozenset(sys.argv[1:])))

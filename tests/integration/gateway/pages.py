@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -384,20 +384,19 @@ async def add_waiting_jobs(world: World, tenant: str, count: int) -> None:
     )  # fmt: skip
 
 
-async def a_reported_dataset(world: World, tenant: str = "demo", **changes: Any) -> str:
-    """Ready, with a report that has everything in it, and hostile texts too; `changes`: of the report."""
+async def a_reported_dataset(
+    world: World, tenant: str = "demo", *, of: Mapping[str, Any] | None = None, **changes: Any
+) -> str:
+    """Ready, with a report that has everything in it, and hostile texts too; `changes`: of the report; `of`: of the
+    fact that says that it is ready."""
     report = a_report(**{"hostile": HOSTILE} | changes).model_dump_json().encode()
-    dataset_id = await world.a_dataset(tenant, report=report)
-    excerpts = excerpts_of_rows(hostile=HOSTILE).model_dump_json().encode()
-    await world.objects.put_bytes(layout.dataset(a_sha(dataset_id), layout.EXCERPTS), excerpts)
     counts = DatasetCounts(
         rows=880, windows=210, tokens=91_000, loss_tokens=40_000, rejected_rows=60, exact_duplicates=25,
         near_duplicates=15, contaminated_rows=20, contaminated_by_source={"mmlu": 20}, training_file_rows=1000,
     )  # fmt: skip
-    await world.db.execute(
-        "UPDATE dataset SET detail = detail || jsonb_build_object('counts', $2::jsonb) WHERE dataset_id = $1",
-        dataset_id, counts.model_dump_json(),
-    )  # fmt: skip
+    dataset_id = await world.a_dataset(tenant, report=report, counts=counts, **of or {})
+    excerpts = excerpts_of_rows(hostile=HOSTILE).model_dump_json().encode()
+    await world.objects.put_bytes(layout.dataset(a_sha(dataset_id), layout.EXCERPTS), excerpts)
     return dataset_id
 
 

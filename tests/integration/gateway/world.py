@@ -188,7 +188,8 @@ class World:
         newest = "SELECT 'event-' || max(number) FROM recent_event WHERE tenant = $1"
         return str(await until(lambda: self.db.fetchval(newest, tenant), f"an event of {tenant}"))
 
-    async def a_dataset(self, tenant: str = "demo", *, report: bytes = b"{}") -> str:
+    async def a_dataset(self, tenant: str = "demo", *, report: bytes = b"{}", **changes: Any) -> str:
+        """Ready; `changes`: of the fact that says so."""
         dataset_id = f"ds-{mark()}"
         fact = DatasetReady(
             dataset_id=dataset_id,
@@ -200,7 +201,7 @@ class World:
             counts=DatasetCounts(rows=1, windows=1, tokens=1, loss_tokens=1),
             benchmarks={},
             suites={},
-        )
+        ).model_copy(update=changes)
         await self.voices.say("ingest", fact)
         await until(lambda: self.is_consumed("dataset.events", dataset_id, 1), "the dataset")
         await self.objects.put_bytes(layout.dataset(a_sha(dataset_id), "report.json"), report)
@@ -218,15 +219,19 @@ class World:
             digest=a_sha(number),
             kind="adapter",
             rank=8,
-            base_model=self.base_name,
-            base_sha=self.base_sha,
             dataset_version=a_sha("version"),
             config_hash=a_sha("config"),
             template_sha256=a_sha("template"),
-            **{"full_name": full_name, "bundle": bundle} | changes,
+            **{
+                "full_name": full_name,
+                "bundle": bundle,
+                "base_model": self.base_name,
+                "base_sha": self.base_sha,
+            }
+            | changes,
         )
         common = fact.model_dump(include={"model_id", "tenant", "job_id", "digest"})
-        passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=self.base_sha, checks=())
+        passed = EvalPassed(**common, eval_id=f"eval-{number}", base_sha=fact.base_sha, checks=())
         promoted = ModelPromoted(
             **common, full_name=fact.full_name, stage=Stage.STAGING, eval_id=f"eval-{number}"
         )

@@ -1,0 +1,121 @@
+"""What a tenant has on the pages of exports, alerts, one slot and a dataset with a price, for their pictures."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from schemas.alert import AlertRule
+from schemas.artifacts import DatasetFiles
+from schemas.base import DeviceKind
+from schemas.model import (
+    BaseModelRegistered,
+    ModelExportFailed,
+    ModelExportProgressed,
+    ModelExportStarted,
+    ModelRegistered,
+)
+from shared.clock import utc_now
+from tests.integration.gateway.alerting import page_of_an_alert
+from tests.integration.gateway.owned_routes import a_ready_export, of_export, parity
+from tests.integration.gateway.pages import Shown, a_base_with_a_shape, a_pool, a_reported_dataset
+from tests.integration.gateway.test_deployments import the_story
+from tests.integration.gateway.test_mutes import muted, raised
+from tests.integration.gateway.world import World, until
+from tests.reports import a_file_report
+
+PRICED = "h100-spot"
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """Addresses of pages."""
+
+    alert: str
+    exports: str
+    slot: str
+    dataset: str
+    """Of rows with which a job would have a price."""
+
+
+async def picture(world: World, shown: Shown) -> Pictured:
+    """Needs the steps of `shown.running`."""
+    alert = await alerts(world, shown)
+    exported = await exports(world)
+    await the_story(world, "demo")
+    dataset = await a_priced_dataset(world)
+    return Pictured(
+        alert,
+        f"/models/{exported.model_id}/exports",
+        "/deployments/docs/history",
+        f"/datasets/{dataset}",
+    )
+
+
+async def alerts(world: World, shown: Shown) -> str:
+    """A spike, a stall that is muted of all jobs, one that is muted of one job, and one that pauses the job."""
+    alert = await page_of_an_alert(
+        world, shown.running, 1_500, value=3.412, message="loss 3.412, usually 1.02 to 1.18"
+    )
+    await raised(world, "demo", shown.running)
+    await raised(world, "demo", shown.gated)
+    await raised(
+        world, "demo", shown.gated, AlertRule.VALIDATION_RISE, action="pause", value=1.311, limit=1.287, unit="loss",
+        step=1_200, message="the validation loss is 1.311, 0.06 above its least, for the third time",
+    )  # fmt: skip
+    await muted(world, "demo")
+    await muted(
+        world,
+        "demo",
+        rule="loss_spike",
+        job_id=shown.running,
+        until=utc_now() + timedelta(hours=7, minutes=20),
+    )
+    return alert
+
+
+async def exports(world: World) -> ModelRegistered:
+    """One that is ready, one under way and one whose files are too far from the model; one was never asked for."""
+    base = await a_base_with_a_shape(world)
+    version = await world.a_version(base_model=base.name, base_sha=base.base_sha)
+    await a_ready_export(world, version, b"of a model " * 4_000)
+    under_way, far = of_export(version, "q8_0"), of_export(version, "q4_0")
+    await world.voices.say(
+        "registry",
+        ModelExportStarted(**under_way, estimated_bytes=8_500_000_000),
+        ModelExportProgressed(**under_way, activity="comparing", done=17, total=34, seconds_left=61.0),
+        ModelExportStarted(**far, estimated_bytes=4_600_000_000),
+        ModelExportFailed(
+            **far, code="parity", message="the files are too far from the trained model",
+            parity=parity(mean_kl=0.21, max_kl=1.4, equal_next_tokens=0.84, passed=False),
+        ),
+    )  # fmt: skip
+    count = (
+        "SELECT count(*) = 3 FROM export WHERE model_id = $1 AND (state <> 'running' OR progress IS NOT NULL)"
+    )
+    await until(lambda: world.db.fetchval(count, version.model_id), "the exports")
+    return version
+
+
+async def a_priced_dataset(world: World) -> str:
+    """On rows of files that are still there, with a pool in which six jobs on the same base model have ended."""
+    base = await a_base_with_a_shape(world)
+    file, holdout = [
+        (await world.upload(name=name))["retune"]["sha256"] for name in ("support.jsonl", "held-out.jsonl")
+    ]
+    pool = a_pool(PRICED, 3).model_copy(update={"device": DeviceKind.CUDA, "device_memory_bytes": 80 * 2**30})
+    await world.voices.say("provisioner", pool)
+    await until(lambda: world.is_consumed("node.events", PRICED, 1), "the pool")
+    await add_attempt_times(world, base)
+    of = {"base_sha": base.base_sha, "files": DatasetFiles(training=file, holdout=holdout)}
+    report = a_file_report(sha256=file)
+    return await a_reported_dataset(world, of=of, hostile="", file=report)
+
+
+async def add_attempt_times(world: World, base: BaseModelRegistered) -> None:
+    """As rows alone: each of half an hour of training, quicker and slower ones, and estimates of them."""
+    await world.db.execute(
+        """INSERT INTO attempt_time (job_id, attempt, pool, base_sha, method, num_devices, flops, training_seconds,
+                                     other_seconds, estimated_seconds, ended_at)
+           SELECT 'ftjob-ended-' || n, 1, $1, $2, 'lora', 1, 2.5e17, 1800 + 60 * n, 190 + 10 * n, 1850, now() - n * interval '1 h'
+             FROM generate_series(1, 6) AS n""",
+        PRICED, base.base_sha,
+    )  # fmt: skip
