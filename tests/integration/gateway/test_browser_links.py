@@ -1,6 +1,7 @@
 """In a real browser: what is done from a list, and what a link to a page holds."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
@@ -62,3 +63,31 @@ async def test_a_link_holds_the_zone_of_times_and_the_item_of_a_gate(world, chro
         await page.wait_for_url("**/gate?item=item-26")
         await page.goto(f"{gate}?item=item-99")
         await expect(page.locator("#items")).to_contain_text("Item item-99 is not on this page")
+
+
+async def test_the_zone_of_times_stays_from_search_to_search_and_page_to_page(world, chromium):
+    job = await world.a_running_job()
+    there, in_kolkata = re.compile("[?&]tz=Asia%2FKolkata(&|$)"), "UTC+5:30"
+    async with browser.visiting(chromium, world) as page:
+        zone = page.locator("#zone")
+        await page.goto("/jobs?tz=Asia/Kolkata")
+        await page.locator("#q").fill(job.removeprefix("ftjob-"))
+        await expect(page.locator("#list tbody tr")).to_have_count(1)
+        await page.wait_for_url("**/jobs?q=*&tz=Asia%2FKolkata")
+        await page.locator("#sort").select_option("cost")
+        await page.wait_for_url("**/jobs?q=*&sort=cost*&tz=Asia%2FKolkata")
+        await page.locator("#list tbody a").first.click()
+        await page.wait_for_url(f"**/jobs/{job}?tz=Asia%2FKolkata")
+        await expect(zone).to_have_text(in_kolkata)
+        await page.go_back()
+        await expect(page.locator("#sort")).to_have_value("cost")
+        await expect(page).to_have_url(there)
+        await expect(zone).to_have_text(in_kolkata)
+        await page.goto("/events")
+        await page.locator("form.toolbar button").click()
+        await expect(page).to_have_url(re.compile("/events[?]type=.*[&]tz=Asia%2FKolkata$"))
+        await expect(zone).to_have_text(in_kolkata)
+        await zone.click()
+        await page.get_by_role("link", name="Jobs", exact=True).click()
+        await page.wait_for_url("**/jobs")
+        await expect(zone).to_have_text("UTC")

@@ -1,8 +1,8 @@
-// Times: in UTC, as the server writes them, or in the zone that the address or this browser names.
+// Times: in UTC, as the server writes them, or in the zone that the address, this tab or this browser names.
 const elements = (selector, root) => [...(root.matches?.(selector) ? [root] : []), ...root.querySelectorAll(selector)];
 const button = document.getElementById("zone");
 const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
-let zone = known(new URL(location.href).searchParams.get("tz")) ?? known(localStorage.getItem("retune_tz")) ?? "UTC", format;
+let zone = known(new URL(location.href).searchParams.get("tz")) ?? known(sessionStorage.getItem("retune_tz")) ?? known(localStorage.getItem("retune_tz")) ?? "UTC", format;
 
 function known(name) {
   try { return name && new Intl.DateTimeFormat("en", { timeZone: name }) ? name : null; } catch { return null; }
@@ -34,9 +34,18 @@ const later = new MutationObserver((changes) => changes.forEach(({ target }) => 
 function choose(name) {
   zone = name;
   format = undefined;
+  sessionStorage.setItem("retune_tz", zone);
+  inAddress();
   show(document.body);
   button.title = `times in ${zone}; press for ${zone === "UTC" ? own : "UTC"}`;
   if (zone !== "UTC") later.observe(document.getElementById("content"), { childList: true, subtree: true }); else later.disconnect();
+}
+
+// Links, forms and searches lead to addresses without a zone: the tab keeps it, and writes it into each of them.
+function inAddress() {
+  const url = new URL(location.href);
+  if (zone === "UTC") url.searchParams.delete("tz"); else url.searchParams.set("tz", zone);
+  if (url.href !== location.href) history.replaceState(history.state, "", url);
 }
 
 if (button) {
@@ -44,8 +53,7 @@ if (button) {
   button.addEventListener("click", () => {
     choose(zone === "UTC" ? own : "UTC");
     localStorage.setItem("retune_tz", zone);
-    const url = new URL(location.href);
-    if (zone === "UTC") url.searchParams.delete("tz"); else url.searchParams.set("tz", zone);
-    history.replaceState(history.state, "", url);
   });
+  document.addEventListener("htmx:after:history:update", inAddress);
+  addEventListener("popstate", inAddress);
 }
