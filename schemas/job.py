@@ -1,6 +1,6 @@
 """job.commands and job.events: the event stream of one job."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -199,7 +199,18 @@ class QueuePositionChanged(JobFact):
     waiting_for: str
     """Why it has not started, for people."""
     estimated_start: datetime | None
-    """When it will probably start, from how long jobs ran lately; None where that cannot be estimated."""
+    """When it will probably start, from how long jobs ran lately; None where that cannot be estimated. It is reported
+    again once it is not within `waits_unreported` any more."""
+
+
+def waits_unreported(wait: timedelta) -> tuple[timedelta, timedelta]:
+    """Return the least and the most that a job may wait by the newest estimate while an earlier one is not corrected.
+
+    wait: from now until the start that was reported. An estimate is off by too much when that is more than a minute
+    and more than half of what is left by the newest one.
+    """
+    minute = timedelta(minutes=1)
+    return max(timedelta(0), min(wait - minute, wait * 2 / 3)), max(wait + minute, wait * 2)
 
 
 class JobScheduled(JobFact):

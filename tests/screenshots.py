@@ -103,6 +103,7 @@ async def take(folder: Path, only: frozenset[str]) -> None:
             shown = await populate(world)
             await add_many_jobs(world, "demo", 120)
             await add_steps(world, shown.gated, 1_500)
+            await world.db.execute("UPDATE job SET num_steps = 1500 WHERE job_id = $1", shown.gated)
             await add_attempts(world, shown.gated, "demo")
             await cordon(world, "h100", shown.running)
             await add_costs(world, "demo", shown.running, *spread(shown))

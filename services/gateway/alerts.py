@@ -7,6 +7,7 @@ from schemas.alert import AlertAction, AlertRule, AlertsMuted, AlertsUnmuted, Al
 from services.gateway.alert_responses import Alert, AlertMute
 from services.gateway.model import Row
 from services.gateway.projections import into, sent_at
+from services.gateway.readmodels import WITH_MUTES
 from services.gateway.representations import unix
 from services.gateway.store import columns, find, select
 from services.gateway.tables import Table
@@ -61,15 +62,6 @@ class AlertFilter:
     """The one of this number alone."""
 
 
-ACTION = """
-    coalesce((SELECT spec -> 'alerts' ->> rule FROM job WHERE job.job_id = alert.job_id), 'notify')"""
-# The mute of the job goes before that of the whole tenant. What pauses or stops a job is never muted.
-WITH_MUTES = f"""
-      FROM alert CROSS JOIN LATERAL (SELECT {ACTION} AS action) AS acts LEFT JOIN LATERAL (
-           SELECT alert_mute.job_id AS mute_job_id, until AS mute_until, muted_by, muted_at FROM alert_mute
-            WHERE alert_mute.tenant = alert.tenant AND alert_mute.rule = alert.rule
-              AND alert_mute.job_id IN ('', alert.job_id) AND (until IS NULL OR until > now())
-            ORDER BY alert_mute.job_id DESC LIMIT 1) AS mute ON action = 'notify'"""
 LIST_ALERTS = f"""
     SELECT {columns(AlertRow).replace("job_id", "alert.job_id", 1)} {WITH_MUTES}
      WHERE tenant = $1 AND ($2::bigint IS NULL OR number < $2) AND ($3::text IS NULL OR alert.job_id = $3)

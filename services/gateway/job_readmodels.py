@@ -9,7 +9,6 @@ from typing import Literal
 
 from schemas.base import Value
 from schemas.lifecycle import JobState
-from services.gateway.alerts import WITH_MUTES
 from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row, StoredFile
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
@@ -18,6 +17,7 @@ from services.gateway.readmodels import (
     JOB_COLUMNS,
     MODEL_COLUMNS,
     ROUTE_COLUMNS,
+    WITH_MUTES,
 )
 from services.gateway.store import columns, find, select
 from shared.postgres.database import Database

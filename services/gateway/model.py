@@ -196,6 +196,8 @@ class OpenAlert(Row):
     rule: AlertRule
     message: str
     raised_at: datetime
+    is_muted: bool
+    """Whether nobody is notified by its rule, of the job or of all."""
 
 
 class Job(Row):

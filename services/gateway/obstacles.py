@@ -7,6 +7,7 @@ from schemas.compatibility import check_base
 from schemas.elastic import at_least_nodes, sizes_of
 from schemas.gate import HoldoutRule
 from schemas.node import PoolCapacityChanged
+from schemas.numbers import plural
 from schemas.placement import demand, needed_device, suits
 from schemas.recipe_rules import Refusal
 from schemas.specification import JobSpec, Resources
@@ -93,7 +94,8 @@ def _of_holdout(spec: JobSpec, known: Known) -> Iterable[Obstacle]:
         message = "gate.holdout: the job names no holdout file, so there is nothing to hold the rule against"
         yield Obstacle("holdout_missing", message, "holdout")
     if rows is not None and rows < rule.min_items:
-        message = f"the holdout has {rows} rows, the gate needs at least {rule.min_items}: add rows, or leave it out"
+        has = f"the holdout has {plural(rows, 'row')}"
+        message = f"{has}, the gate needs at least {rule.min_items}: add rows, or leave it out"
         yield Obstacle("holdout_too_small", message, "holdout")
 
 

@@ -35,6 +35,15 @@ STEPS_OF_A_RATE = 20
 # An attempt that holds its nodes for longer than all of the job was estimated to take at most.
 IS_LATE = """coalesce(job.state IN ('running', 'stopping') AND extract(epoch FROM now() - job.held_since)
                       > (job.estimated_times -> 0 -> 'seconds' ->> 'high')::float8, false)"""
+ACTION = """
+    coalesce((SELECT spec -> 'alerts' ->> rule FROM job WHERE job.job_id = alert.job_id), 'notify')"""
+# The mute of the job goes before that of the whole tenant. What pauses or stops a job is never muted.
+WITH_MUTES = f"""
+      FROM alert CROSS JOIN LATERAL (SELECT {ACTION} AS action) AS acts LEFT JOIN LATERAL (
+           SELECT alert_mute.job_id AS mute_job_id, until AS mute_until, muted_by, muted_at FROM alert_mute
+            WHERE alert_mute.tenant = alert.tenant AND alert_mute.rule = alert.rule
+              AND alert_mute.job_id IN ('', alert.job_id) AND (until IS NULL OR until > now())
+            ORDER BY alert_mute.job_id DESC LIMIT 1) AS mute ON action = 'notify'"""
 JOB_COLUMNS = f"""
     job.xmin::text AS version,
     job_id, tenant, state, spec, dataset_id, dataset_version, config_hash, duplicate_of, retry_of, attempt,
@@ -50,9 +59,9 @@ JOB_COLUMNS = f"""
        FROM evaluation
       WHERE evaluation.job_id = job.job_id AND (job.model_id IS NULL OR evaluation.model_id = job.model_id)
       ORDER BY outcome = 'running', number DESC, created_at DESC LIMIT 1) AS evaluation,
-    (SELECT coalesce(jsonb_agg(jsonb_build_object('rule', rule, 'message', message, 'raised_at', raised_at)
-                               ORDER BY number), '[]')
-       FROM alert WHERE alert.job_id = job.job_id AND cleared_at IS NULL) AS alerts,
+    (SELECT coalesce(jsonb_agg(jsonb_build_object('rule', rule, 'message', message, 'raised_at', raised_at,
+                                                  'is_muted', mute_job_id IS NOT NULL) ORDER BY number), '[]')
+       {WITH_MUTES} WHERE alert.job_id = job.job_id AND cleared_at IS NULL) AS alerts,
     (SELECT coalesce(jsonb_agg(to_jsonb(newest) ORDER BY newest.step DESC), '[]')
        FROM (SELECT step, attempt, metrics, validation FROM step
               WHERE step.job_id = job.job_id AND job.state IN ('running', 'stopping')

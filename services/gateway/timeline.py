@@ -199,6 +199,7 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     model.ModelPromoted: lambda e: ("info", f"{e.full_name} promoted to {e.stage.value}"),
     model.ModelDemoted: lambda e: ("warn", f"{e.full_name} is back in {e.stage.value}: {e.reason}"),
     model.ModelExportStarted: lambda e: ("info", f"export to {_variant(e)} has begun"),
+    model.ModelExportProgressed: lambda e: ("info", f"export to {_variant(e)}: {e.activity}"),
     model.ModelExported: lambda e: (
         "info",
         f"export to {_variant(e)} is ready: {plural(len(e.files), 'file')}",
@@ -213,6 +214,11 @@ SENTENCES: dict[type[Message], Callable[[Any], Sentence]] = {
     deployment.DeploymentReady: lambda e: (
         "info",
         f"{e.slot} is served by {plural(len(e.replicas), 'replica')}",
+    ),
+    model.DeploymentWithdrawn: lambda e: ("info", f"{e.slot} is withdrawn: {e.reason}"),
+    deployment.DeploymentRolledBack: lambda e: (
+        "info",
+        f"{e.slot} is served by an earlier model again (generation {e.generation})",
     ),
     deployment.DeploymentFailed: lambda e: ("error", f"{e.slot} could not be deployed: {e.reason}"),
     cost.CostAccrued: _cost,

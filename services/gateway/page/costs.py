@@ -220,12 +220,18 @@ def bars_of(days: list[CostRow], month: datetime) -> Days | None:
                 number=str(day) if day == 1 or day % 5 == 0 else "",
             )
         )
-    ticks = tuple(
-        Tick(_y(highest * part / 2, highest), formats.money(highest * part / 2)) for part in range(3)
-    )
+    ticks = tuple(Tick(_y(each, highest), formats.money(each)) for each in _ticks(highest))
     total = sum((row.cost for row in days), Decimal(0))
     words = f"Cost by day: {formats.money(total)} in {month:%Y-%m}, at most {formats.money(highest)} in a day"
     return Days(tuple(bars), ticks, words)
+
+
+def _ticks(highest: Decimal) -> list[Decimal]:
+    """Return round sums from 0 on, at most five, of cents and more; the highest sum where that is less."""
+    tenfold = max(Decimal("0.01"), Decimal(10) ** (highest / 5).adjusted())
+    step = next(tenfold * part for part in (1, 2, 5, 10) if tenfold * part * 5 > highest)
+    ticks = [step * number for number in range(int(highest // step) + 1)]
+    return ticks if len(ticks) > 1 else [*ticks, highest]
 
 
 def _y(cost: Decimal, highest: Decimal) -> float:

@@ -9,9 +9,10 @@ from fastapi.responses import Response, StreamingResponse
 from services.gateway import deployments, readmodels
 from services.gateway.deps import Context, Gateway, parse_cursor
 from services.gateway.errors import ApiError
+from services.gateway.model import Route
 from services.gateway.page import render, streams, swaps
 from services.gateway.page.sessions import Present, Sender, Visitor
-from services.gateway.page.views import GENERATIONS, route_view
+from services.gateway.page.views import GENERATIONS, ROUTES, Badge, route_view
 from services.gateway.routes import models
 
 router = APIRouter()
@@ -71,13 +72,18 @@ async def _history(visitor: Visitor, context: Gateway, slot: str, after: str | N
     shown = rows[:ROWS]
     return {
         "route": route_view(route),
-        "generations": [
-            (row, GENERATIONS[row.status(route.generation)], swaps.step_line(row)) for row in shown
-        ],
+        "generations": [(row, _badge(row, route), swaps.step_line(row)) for row in shown],
         "next": f"generation-{shown[-1].generation}" if len(rows) > ROWS else None,
         "version": streams.version_of(route, rows),
         "now": database.now(),
     }
+
+
+def _badge(row: deployments.Generation, route: Route) -> Badge:
+    """Only the present generation may be ready; of one before it, it is known that it became so."""
+    status = row.status(route.generation)
+    is_present = row.generation == route.generation
+    return ROUTES["ready"] if is_present and status == "ready" else GENERATIONS[status]
 
 
 @router.get("/deployments/{slot:path}/history/stream")

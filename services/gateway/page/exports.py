@@ -30,6 +30,8 @@ VARIANTS: tuple[tuple[ExportFormat, Quantization | None, str], ...] = (
     ("gguf", "q8_0", "GGUF in 8 bits: half the size, nearly the same answers"),
     ("gguf", "q4_0", "GGUF in 4 bits: a quarter of the size, other answers more often"),
 )
+FEW_BITS: frozenset[Quantization | None] = frozenset(("q8_0", "q4_0"))
+"""Quantizations whose answers may be too far from the model's."""
 
 
 @router.get("/models/{model_id}/exports")
@@ -88,7 +90,8 @@ def in_words(row: ExportRow) -> str:
         return row.message
     parity = row.parity
     if row.state == "failed":
-        return f"{row.message[:1].upper()}{row.message[1:]}."
+        remedy = " Export it in more bits." if row.quantization in FEW_BITS else ""
+        return f"{row.message[:1].upper()}{row.message[1:]}.{remedy}"
     changed = ""
     if parity.training_kl is not None and parity.mean_kl > 0 and parity.training_kl > parity.mean_kl:
         changed = f" Training had changed it {parity.training_kl / parity.mean_kl:,.0f} times as much."
@@ -110,7 +113,9 @@ def _progress_of(row: ExportRow) -> str:
         "storing": "Storing the files",
     }[progress.activity]
     share = f": {formats.percent(progress.done / progress.total)}" if progress.total else ""
-    left = f", {formats.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    left = (
+        f", about {formats.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    )
     return f"{what}{share}{left}."
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from statistics import quantiles
 from typing import Literal
 
 from schemas.alert import AlertRule
+from schemas.job import waits_unreported
 from schemas.lifecycle import TERMINAL, JobState
 from services.gateway import alerts, job_responses, model, representations
 from services.gateway.alert_responses import Alert
@@ -62,8 +63,9 @@ ROUTES: Mapping[str, Badge] = {
     "stopped": Badge("stopped", "idle", "slashed-ring"),
 }
 GENERATIONS: Mapping[str, Badge] = {
-    **{state: ROUTES[state] for state in ("ready", "pending", "failed", "withdrawn")},
+    **{state: ROUTES[state] for state in ("pending", "failed", "withdrawn")},
     "replaced": Badge("replaced", "idle", "slashed-ring"),
+    "ready": Badge("became ready", "idle", "check"),
 }
 STAGES: Mapping[str, Badge] = {
     "dev": Badge("dev", "idle", "ring"),
@@ -122,6 +124,7 @@ class JobView:
     progress: Progress | None
     commands: tuple[Command, ...]
     troubles: tuple[Trouble, ...]
+    alerts: tuple[model.OpenAlert, ...]
     answer: job_responses.Job
     """The same as programs get."""
     valid_loss: float | None
@@ -167,6 +170,7 @@ def job_view(row: model.Job, *, now: datetime) -> JobView:
         progress=progress(row, answer),
         commands=commands(row),
         troubles=troubles(row),
+        alerts=row.alerts,
         answer=answer,
         valid_loss=row.valid_loss,
         version=row.version,
@@ -224,11 +228,15 @@ def _queued(ours: job_responses.JobExtensions, *, now: datetime) -> str:
     place = f"number {ours.queue.position} in the queue, " if ours.queue.position else ""
     if ours.queue.estimated_start is None:
         return f"{place}{waits}; start not estimated"
-    starts_at = datetime.fromtimestamp(ours.queue.estimated_start, UTC)
-    seconds = (starts_at - now).total_seconds()
-    return f"{place}{waits}; " + (
-        "starts any moment" if seconds < 1 else f"starts in about {formats.duration(seconds)}"
-    )
+    return f"{place}{waits}; {_start(datetime.fromtimestamp(ours.queue.estimated_start, UTC) - now)}"
+
+
+def _start(wait: timedelta) -> str:
+    """The range in which the scheduler does not correct its estimate (decision 0131)."""
+    if wait < timedelta(seconds=1):
+        return "starts any moment"
+    least, most = (each.total_seconds() for each in waits_unreported(wait))
+    return f"starts in {formats.span(least, most)}" if least else f"starts within {formats.duration(most)}"
 
 
 def progress(row: model.Job, answer: job_responses.Job) -> Progress | None:
@@ -277,11 +285,10 @@ def commands(row: model.Job) -> tuple[Command, ...]:
 
 
 def troubles(row: model.Job) -> tuple[Trouble, ...]:
-    """Open alerts, and whether it takes longer than was estimated."""
+    """Open alerts that are not muted, and whether it takes longer than was estimated."""
     shown = []
-    if row.alerts:
-        words = formats.plural(len(row.alerts), "open alert")
-        shown.append(Trouble(words, "; ".join(each.message for each in row.alerts)))
+    if messages := [each.message for each in row.alerts if not each.is_muted]:
+        shown.append(Trouble(formats.plural(len(messages), "open alert"), "; ".join(messages)))
     if row.is_late:
         most = formats.duration(row.estimated_times[0].seconds.high)
         shown.append(Trouble("running late", f"it was estimated to take at most {most}"))

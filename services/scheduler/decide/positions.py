@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from schemas.job import QueuePositionChanged, WaitReason
+from schemas.job import QueuePositionChanged, WaitReason, waits_unreported
 from schemas.numbers import plural
 from schemas.placement import taken, taken_per_node
 from schemas.specification import Tier
@@ -35,7 +35,6 @@ MAX_CHANGES = 100
 EXACT_UP_TO = 10
 LOOKED_AT = 1_000
 """Jobs in front of which each is looked at alone."""
-A_MINUTE = timedelta(minutes=1)
 FAR_BEHIND = f"more than {LOOKED_AT:,} jobs are in front of it"
 NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -150,7 +149,8 @@ def _differs(entry: QueueEntry, before: QueuePositionChanged | None, now: dateti
     expected, estimated = before.estimated_start, entry.starts_at
     if expected is None or estimated is None:
         return expected != estimated
-    return abs(estimated - expected) > max(A_MINUTE, (estimated - now) / 2)
+    least, most = waits_unreported(expected - now)
+    return not least <= estimated - now <= most
 
 
 def _share(tenant: str, ledger: Ledger) -> str:

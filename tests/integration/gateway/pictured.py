@@ -19,7 +19,7 @@ from tests.integration.gateway.owned_routes import a_ready_export, of_export, pa
 from tests.integration.gateway.pages import Shown, a_base_with_a_shape, a_pool, a_reported_dataset
 from tests.integration.gateway.test_deployments import the_story
 from tests.integration.gateway.test_mutes import muted, raised
-from tests.integration.gateway.world import World, until
+from tests.integration.gateway.world import ROW, World, until
 from tests.reports import a_file_report
 
 PRICED = "h100-spot"
@@ -98,9 +98,8 @@ async def exports(world: World) -> ModelRegistered:
 async def a_priced_dataset(world: World) -> str:
     """On rows of files that are still there, with a pool in which six jobs on the same base model have ended."""
     base = await a_base_with_a_shape(world)
-    file, holdout = [
-        (await world.upload(name=name))["retune"]["sha256"] for name in ("support.jsonl", "held-out.jsonl")
-    ]
+    file = (await world.upload(name="support.jsonl"))["retune"]["sha256"]
+    holdout = (await world.upload(name="held-out.jsonl", content=ROW * 120))["retune"]["sha256"]
     pool = a_pool(PRICED, 3).model_copy(update={"device": DeviceKind.CUDA, "device_memory_bytes": 80 * 2**30})
     await world.voices.say("provisioner", pool)
     await until(lambda: world.is_consumed("node.events", PRICED, 1), "the pool")

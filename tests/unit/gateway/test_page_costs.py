@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import pytest
+
 from services.gateway.costs import CostRow, as_csv
 from services.gateway.page.costs import BOTTOM, HEIGHT, TOP, bars_of
 
@@ -28,7 +30,7 @@ def test_a_bar_has_what_was_charged_below_what_was_not():
     assert (second.free_top, second.charged_top) == (TOP, TOP + whole * 3 / 4)
     assert (last.charged_height, last.free_height) == (whole / 2, 0)
     assert second.title == "2027-02-02: $1.00 charged, $3.00 not charged"
-    assert [tick.text for tick in days.ticks] == ["$0.00", "$2.00", "$4.00"]
+    assert [tick.text for tick in days.ticks] == ["$0.00", "$1.00", "$2.00", "$3.00", "$4.00"]
     assert days.words == "Cost by day: $6.00 in 2027-02, at most $4.00 in a day"
 
 
@@ -43,3 +45,17 @@ def test_a_file_names_no_formula_and_no_price_of_no_time():
         "experiment,attempts,device_hours,cost_usd,charged_usd,free_usd,spot_waste_usd,usd_per_device_hour"
     )
     assert lines[1:] == ["'@x,1,0.0,4,1,3,0,", ",1,0.0,1,1,0,0,"]
+
+
+@pytest.mark.parametrize(
+    ("highest", "ticks"),
+    [
+        ("10.25", ["$0.00", "$5.00", "$10.00"]),
+        ("980", ["$0.00", "$200.00", "$400.00", "$600.00", "$800.00"]),
+        ("0.024", ["$0.00", "$0.01", "$0.02"]),
+        ("0.004", ["$0.00", "under $0.01"]),
+    ],
+)
+def test_the_ticks_of_a_months_costs_are_round(highest, ticks):
+    days = bars_of([a_row("2027-02-02", highest, "0")], FEBRUARY)
+    assert [tick.text for tick in days.ticks] == ticks

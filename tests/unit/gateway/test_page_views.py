@@ -96,7 +96,7 @@ def test_every_template_is_one():
 
 
 def test_a_list_says_alerts_and_what_runs_late_beside_the_state():
-    alert = {"rule": "stall", "message": "no step for 10 min", "raised_at": NOON}
+    alert = {"rule": "stall", "message": "no step for 10 min", "raised_at": NOON, "is_muted": False}
     of_times = {"low": 60.0, "expected": 90.0, "high": 7200.0}
     cost = {"low": "1", "expected": "1", "high": "1"}
     time = {
@@ -107,7 +107,8 @@ def test_a_list_says_alerts_and_what_runs_late_beside_the_state():
         "alike": "pool",
         "error": None,
     }
-    view = job_view(a_job(alerts=(alert,), is_late=True, estimated_times=(time,)), now=NOON)
+    muted = alert | {"rule": "loss_spike", "is_muted": True}
+    view = job_view(a_job(alerts=(alert, muted), is_late=True, estimated_times=(time,)), now=NOON)
     assert [(each.word, each.message) for each in view.troubles] == [
         ("1 open alert", "no step for 10 min"),
         ("running late", "it was estimated to take at most 2 h 00 min"),
@@ -141,7 +142,9 @@ def test_a_model_that_failed_its_gate_is_no_success():
     [
         (None, "waits for the scheduler"),
         ({"position": 2, "estimated_start": NOON + timedelta(minutes=12)},
-         "number 2 in the queue, waits for 8 devices; starts in about 12 min"),
+         "number 2 in the queue, waits for 8 devices; starts in 8-24 min"),
+        ({"position": 2, "estimated_start": NOON + timedelta(seconds=45)},
+         "number 2 in the queue, waits for 8 devices; starts within 1 min 45 s"),
         ({"position": None, "estimated_start": None}, "waits for 8 devices; start not estimated"),
         ({"position": 1, "estimated_start": NOON - timedelta(minutes=1)},
          "number 1 in the queue, waits for 8 devices; starts any moment"),

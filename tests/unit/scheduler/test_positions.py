@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from schemas.base import DeviceKind
-from schemas.job import QueuePositionChanged, WaitReason
+from schemas.job import QueuePositionChanged, WaitReason, waits_unreported
 from schemas.specification import Tier
 from services.scheduler import queue_store
 from services.scheduler.decide import positions
@@ -308,11 +308,20 @@ class TestChanges:
             *(f"job-{number:04}" for number in (*range(20, 101, 10), *range(200, 1_000, 100))),
         ]
 
-    @pytest.mark.parametrize(("minutes", "is_told"), [(40, False), (27, False), (26, True)])
-    def test_an_estimate_is_announced_again_once_it_is_off_by_half(self, minutes, is_told):
-        announced = self.facts([waiting()], full(minutes=20))
-        later = full(minutes=60 - minutes)
-        assert bool(self.changed([waiting()], later, announced)) is is_told
+    @pytest.mark.parametrize(
+        ("reported", "newest", "is_announced"),
+        [
+            (40, 40, False), (40, 27, False), (40, 26, True), (20, 40, False), (20, 41, True),
+            (1, 0, False), (1, 2, False), (1, 3, True),
+        ],
+    )  # fmt: skip
+    def test_an_estimate_is_announced_again_once_it_is_off_by_half(self, reported, newest, is_announced):
+        """Of the minutes that are left, and by more than one."""
+        announced = self.facts([waiting()], full(minutes=60 - reported))
+        later = full(minutes=60 - newest)
+        assert bool(self.changed([waiting()], later, announced)) is is_announced
+        least, most = waits_unreported(timedelta(minutes=reported))
+        assert (least <= timedelta(minutes=newest) <= most) is not is_announced
 
     def test_an_estimate_is_announced_where_there_was_none_and_none_is_not_announced_again(self):
         [before] = standing([waiting()], full(), run_time=None)
