@@ -1,6 +1,7 @@
 """How long a job will take and what it will cost, by those that have ended: estimated before it begins."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -217,4 +218,19 @@ async def test_the_page_shows_it_before_the_button(world: World, platform: Platf
         waiting = await platform.submit(file_id)
         assert f"it will need 22-29 s in pool {platform.pool}" in words_of(
             await person.get(f"/jobs/{waiting['id']}")
+        )
+
+
+async def test_a_dataset_says_what_a_job_on_it_needs_and_costs(world: World, base: Any):
+    async with a_pool(world, price_per_hour=Decimal(36)) as pool, logged_in(world) as person:
+        platform = Platform(world, base.name, pool)
+        job = await platform.submit((await world.upload())["id"])
+        await platform.validate(job)
+        path = f"/datasets/{job['dataset_id']}"
+        assert "time and cost not estimated: no job has ended in a pool" in words_of(await person.get(path))
+        await platform.schedule(job)
+        await platform.train(job)
+        assert (
+            f"time and cost 22-29 s in pool {pool}, $0.22-0.29, by 1 attempt with the same base model"
+            in words_of(await person.get(path))
         )
