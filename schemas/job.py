@@ -200,14 +200,13 @@ class QueuePositionChanged(JobFact):
     """Why it has not started, for people."""
     estimated_start: datetime | None
     """When it will probably start, from how long jobs ran lately; None where that cannot be estimated. It is reported
-    again once it is not within `waits_unreported` any more."""
+    again once it is off by more than a minute and more than half of what is left."""
 
 
 def waits_unreported(wait: timedelta) -> tuple[timedelta, timedelta]:
     """Return the least and the most that a job may wait by the newest estimate while an earlier one is not corrected.
 
-    wait: from now until the start that was reported. An estimate is off by too much when that is more than a minute
-    and more than half of what is left by the newest one.
+    wait: from now until the start that was reported.
     """
     minute = timedelta(minutes=1)
     return max(timedelta(0), min(wait - minute, wait * 2 / 3)), max(wait + minute, wait * 2)
