@@ -351,7 +351,7 @@ def _why_cancelled(event: job.JobCancelled) -> str:
     return f"{why}; {kept} is kept"
 
 
-WHY_PAUSED = {
+WHY_PAUSED: Mapping[job.PauseReason, str] = {
     job.PauseReason.USER: "",
     job.PauseReason.BUDGET: ": the budget paused it",
     job.PauseReason.ALERT: ": an alert paused it",
