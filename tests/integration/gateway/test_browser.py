@@ -32,6 +32,11 @@ CUT_WITHOUT_TITLE = """() => [...document.querySelectorAll("td.name > div, .cut"
     .filter((each) => each.clientWidth < each.scrollWidth && !each.matches(":has([title]), [title]"))
     .map((each) => each.textContent)"""
 LIVE = "#live[data-state=live]"
+LOG_LINES = """async () => {
+    const { src } = document.querySelector("script[src*='curves']"), text = await (await fetch(src)).text();
+    const { powers } = await import(new URL(text.match(/"([^"]*axes.js)"/)[1], src));
+    return [powers(0.1, 10), powers(0.01, 1e13)];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +121,10 @@ async def test_curves_are_drawn_over_what_the_address_says(world, shown, chromiu
         await page.reload()
         await expect(value).to_contain_text("at step 14, 114,688 tokens")
         await expect(page.locator("[data-metric=loss] [data-note]")).to_contain_text("log scale")
+        assert await page.evaluate(LOG_LINES) == [
+            [0.1, 0.2, 0.5, 1, 2, 5, 10],
+            [0.01, 1, 100, 1e4, 1e6, 1e8, 1e10, 1e12],
+        ]
         await expect(page.locator(LIVE)).to_be_visible()
         await world.record(StepsRecorded(job_id=job_id, tenant="demo", attempt=1, steps=(a_step(51),)))
         await expect(page.locator("[data-metric=loss] [data-note]")).to_contain_text("1 new step after these")

@@ -9,10 +9,11 @@ export const plural = (number, noun) => `${whole(number)} ${noun}${number === 1 
 export function digits(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "";
   if (value === 0) return "0";
+  if (Math.abs(value) >= 1e7) return Number(value.toPrecision(4)).toExponential().replace("e+", "e");
   if (Math.abs(value) >= 1000) return whole(Math.round(value));
   return Math.abs(value) < 0.001 ? Number(value.toPrecision(3)).toExponential().replace("e+", "e") : value.toPrecision(4);
 }
-export function short(value) {
+function short(value) {
   const text = digits(value);
   return text && Math.abs(value) >= 0.001 && Math.abs(value) < 1000 ? Number(text).toString() : text;
 }
@@ -43,6 +44,19 @@ export function xAxis(kind) {
   return { ...lines(), size: 34, space: kind === "step" ? 50 : 66, ticks: { ...lines().ticks, size: 12 }, ...(incrs && { incrs }), values: (chart, all) => all.map(tick) };
 }
 
+// A log scale has a line for each power of ten, for 2 and 5 times it where they are few, for every so many where they are many.
+const LOG_LINES = 8;
+export function powers(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const step = Math.max(1, Math.ceil((last - first) / LOG_LINES)), ticks = [];
+  for (let power = first; power <= last; power += step) for (const times of last - first <= 3 ? [1, 2, 5] : [1]) ticks.push(Number(`${times}e${power}`));
+  return ticks.filter((tick) => tick >= low && tick <= high);
+}
+export function yAxis(isLog) {
+  const log = { splits: (chart, axis, low, high) => powers(low, high), filter: (chart, ticks) => ticks };
+  return { ...lines(), size: 60, values: (chart, all) => all.map(short), ...(isLog && log) };
+}
+
 // Where a curve is not drawn, in pixels: nothing was trained between the last step of an attempt and the next one's first.
 export const gaps = (chart, curve, known) => [...known, ...(curve.breaks ?? []).map((at) => [curve.x[at - 1], curve.x[at]].map((place) => chart.valToPos(place, "x", true)))].sort(([one], [other]) => one - other);
 
@@ -59,7 +73,7 @@ if (axis) {
   axis.addEventListener("change", () => keep({ x: axis.value === "step" ? null : axis.value }));
 }
 
-export function lines() {
+function lines() {
   const line = { stroke: css("--line"), width: 1 };
   return { stroke: css("--muted"), grid: line, ticks: line, font: "12px system-ui" };
 }

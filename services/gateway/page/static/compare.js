@@ -1,5 +1,5 @@
 // Curves of several jobs over each other, each as its own page draws it: few enough points, from the server.
-import { axis, css, digits, gaps, lines, moveCursor, places, short, whole, words, xAxis } from "./axes.js";
+import { axis, css, digits, gaps, moveCursor, places, whole, words, xAxis, yAxis } from "./axes.js";
 
 const charts = document.querySelector("#compared");
 const runs = charts?.dataset.runs.split(",") ?? [];
@@ -50,7 +50,7 @@ class View {
       cursor: { sync: { key: "compare", setSeries: false }, drag: { x: true, y: false } },
       padding: [null, 16, null, null],
       scales: { x: { time: false } },
-      axes: [xAxis(this.kind), { ...lines(), size: 60, values: (chart, all) => all.map(short) }],
+      axes: [xAxis(this.kind), yAxis(false)],
       series: [{}, ...runs.map((run, at) => ({ stroke: colour(at), width: at ? 1.6 : 2.5, dash: at > 3 ? [6, 4] : undefined, gaps: (chart, series, first, last, known) => gaps(chart, this.answers[at] ?? {}, known), points: { show: this.data[0].length < 40 } }))],
       hooks: { draw: [(chart) => this.number(chart)], setCursor: [(chart) => this.describe(chart.cursor.idx)] },
     }, this.data, this.plot);

@@ -1,5 +1,5 @@
 // Curves of a job: few enough points from the server, new steps from the stream, drawn by uPlot.
-import { axis, chosen, css, digits, gaps, keep, lines, moveCursor, places, plural, short, whole, words, xAxis } from "./axes.js";
+import { axis, chosen, css, digits, gaps, keep, moveCursor, places, plural, whole, words, xAxis, yAxis } from "./axes.js";
 
 const charts = document.querySelector("#charts");
 const jobId = charts?.dataset.job;
@@ -154,7 +154,7 @@ class View {
       cursor: { sync: { key: SYNC, setSeries: false }, drag: { x: true, y: false }, points: { size: 6 } },
       legend: { show: false },
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range: this.isLog ? undefined : (chart, low, high) => uPlot.rangeNum(low, high, 0.08, false) } },
-      axes: [xAxis(this.kind), { ...lines(), size: 60, values: (chart, all) => all.map(short) }],
+      axes: [xAxis(this.kind), yAxis(this.isLog)],
       series: [
         {},
         ...[0, 1].map(() => ({ stroke: "transparent", points: { show: false }, gaps: hidden })),
