@@ -19,7 +19,7 @@ FROZEN = {
     },
     "jobs": {
         "submit": "training_file model suffix validation_file holdout safety_mix options allow_ungated max_cost watch dry_run",
-        "list": "",
+        "list": "limit",
         "show": "job_id",
         "watch": "job_id",
         "cancel": "job_id dry_run",

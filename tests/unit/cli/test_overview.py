@@ -183,3 +183,13 @@ class TestCurve:
         code, _, _ = retune.run("jobs", "watch", "ftjob-1")
         assert code == 0
         assert [curve for curve in seen if curve] == ["█▅▁", "█▆▃▁", "█▁"]
+
+
+def test_a_list_of_jobs_asks_for_no_page_that_is_not_shown(retune):
+    listed = [a_result(each, recipe={}) | {"created_at": 1_764_410_400} for each in ("ftjob-1", "ftjob-2")]
+    answer = {"data": listed, "has_more": True, "last_id": "ftjob-2"}
+    retune.answers["GET /fine_tuning/jobs"] = answer
+    _, out, _ = retune.run("jobs", "list", "--limit", "1")
+    assert len(out.splitlines()) == 2
+    assert "2025-11-29 10:00:00" in out
+    assert len(retune.requests) == 1
