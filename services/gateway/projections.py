@@ -172,7 +172,7 @@ PROJECTIONS: dict[type[Message], Projection] = {
     job.JobPaused: into(
         JOB,
         state="paused",
-        waiting_for=lambda event, unit: f"somebody to resume it{WHY_PAUSED[event.reason]}",
+        waiting_for=lambda event, unit: _why_paused(event),
         queue_entry=None,
     ),
     job.JobRequeued: into(
@@ -340,6 +340,10 @@ PROJECTIONS: dict[type[Message], Projection] = {
 
 def _charged(event: cost.CostAccrued) -> Decimal:
     return event.total if event.charged_total is None else event.charged_total
+
+
+def _why_paused(event: job.JobPaused) -> str:
+    return f"somebody to resume it{WHY_PAUSED[event.reason]}"
 
 
 def _why_cancelled(event: job.JobCancelled) -> str:
