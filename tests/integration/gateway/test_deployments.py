@@ -113,7 +113,10 @@ async def test_are_on_the_page_with_the_line_of_their_steps(world, tenant):
         words = words_of(await client.get("/deployments/docs/history"))
         assert (await client.get("/deployments/nothing/history")).status_code == 404
     line = "2 s load 850 ms read back 2 ms probe 50 ms route 7 ms"
-    assert f"1 became ready {first.model_id} {first.digest[:12]} just now {line} each replica" in words
+    assert (
+        f"1 generation 1 became ready {first.model_id} {first.digest[:12]} just now {line} each replica"
+        in words
+    )
     assert "serve-1-1 fetch 250 ms, load 600 ms, read back 2 ms, probe 50 ms" in words
     assert "load passed read back failed probe – route – not listed" in words
     assert re.search(r"12 ms rolled back from [0-9a-f]{12} load – read back – probe – route 12 ms", words)
