@@ -109,6 +109,8 @@ def list_jobs(
         for j in jobs
     ]
     show_table(jobs, ("id", "created", "state", "gate", "model", "fine-tuned model", "cost USD"), rows)
+    if len(jobs) == limit:
+        note(f"the newest {limit}; `--limit` takes another number")
 
 
 def _state_and_place(job: dict[str, Any]) -> str:

@@ -92,7 +92,10 @@ LIST_ATTEMPTS = f"""
     SELECT {columns(AttemptCost)} FROM attempt_cost WHERE job_id = $1 AND tenant = $2
      ORDER BY attempt DESC LIMIT $3"""
 TOTAL_OF_JOB = f"SELECT NULL AS name, {SUMS} FROM attempt_cost WHERE job_id = $1 AND tenant = $2"
-NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE $1::text IS NULL OR tenant = $1"
+NEWEST = "SELECT max(ended_at) FROM attempt_cost WHERE tenant = $1"
+NEWEST_OF_ALL = """
+    SELECT max(newest) FROM tenant CROSS JOIN LATERAL (
+           SELECT max(ended_at) AS newest FROM attempt_cost WHERE attempt_cost.tenant = tenant.name) AS of_tenant"""
 
 
 def period_of(month: str | None) -> Period:
@@ -139,7 +142,8 @@ async def total_of_job(database: Database, tenant: str, job_id: str) -> CostRow:
 
 async def find_newest(database: Database, tenant: str | None) -> datetime | None:
     """Return when the attempt of the tenant, or of all, ended that is the last to have ended; None where none has."""
-    ended_at: datetime | None = await database.fetchval(NEWEST, tenant)
+    asked = (NEWEST_OF_ALL,) if tenant is None else (NEWEST, tenant)
+    ended_at: datetime | None = await database.fetchval(*asked)
     return ended_at
 
 

@@ -189,7 +189,8 @@ def test_a_list_of_jobs_asks_for_no_page_that_is_not_shown(retune):
     listed = [a_result(each, recipe={}) | {"created_at": 1_764_410_400} for each in ("ftjob-1", "ftjob-2")]
     answer = {"data": listed, "has_more": True, "last_id": "ftjob-2"}
     retune.answers["GET /fine_tuning/jobs"] = answer
-    _, out, _ = retune.run("jobs", "list", "--limit", "1")
+    _, out, err = retune.run("jobs", "list", "--limit", "1")
     assert len(out.splitlines()) == 2
+    assert err.strip() == "the newest 1; `--limit` takes another number"
     assert "2025-11-29 10:00:00" in out
     assert len(retune.requests) == 1
