@@ -225,14 +225,15 @@ async def run_child(order: WorkOrder, work_dir: Path, *, limit: timedelta) -> Fi
     except TimeoutError:
         message = f"validation took more than {limit.total_seconds():.0f} seconds"
         return LimitExceeded(resource="time", message=message)
-    return outcomes[-1] if outcomes else _silent_end(code, work_dir)
+    return outcomes[-1] if outcomes else _silent_end(code, work_dir, order.limits)
 
 
-def _silent_end(code: int, work_dir: Path) -> LimitExceeded:
+def _silent_end(code: int, work_dir: Path, limits: Limits) -> LimitExceeded:
     if code == -signal.SIGXCPU:
         return LimitExceeded(resource="cpu", message="validation used more processor time than it may")
     if code == -signal.SIGABRT:
-        return LimitExceeded(resource="memory", message="validation needed more memory than it may have")
+        message = f"validation needs more than {limits.memory_bytes} bytes of memory"
+        return LimitExceeded(resource="memory", message=message)
     tail = "\n".join(last_lines(work_dir / ERRORS, TAIL_LINES))
     raise ChildDied(f"the validating process ended with code {code}: {tail}")
 

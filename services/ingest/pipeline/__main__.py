@@ -1,6 +1,7 @@
 """`python -m services.ingest.pipeline <order.json>`: one dataset, under limits, in a process of its own."""
 
 import errno
+import os
 import sys
 from pathlib import Path
 
@@ -19,11 +20,7 @@ def main(path: Path) -> int:
 
         messages.send(validate(order, messages.send))
     except MemoryError:
-        messages.send(
-            LimitExceeded(
-                resource="memory", message=f"validation needs more than {limits.memory_bytes} bytes of memory"
-            )
-        )
+        os.abort()  # as native code does; to say more would need memory, which may still be missing
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
