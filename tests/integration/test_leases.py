@@ -115,9 +115,12 @@ async def holders(database: asyncpg.Connection, pool: str = "shared") -> dict[in
 async def test_a_lease_waits_for_training_and_goes_before_the_next_job(
     attempts: Attempts, database: asyncpg.Connection
 ):
-    pair = [await attempts.schedule(pool="shared") for _ in range(2)]
-    for scheduled in pair:
-        await attempts.until(scheduled.job_id, NodesProvisioned)
+    pair = []
+    for _ in range(
+        2
+    ):  # two jobs are on two partitions: the first one gets the first device only if it is alone
+        pair.append(await attempts.schedule(pool="shared"))
+        await attempts.until(pair[-1].job_id, NodesProvisioned)
     lease = await ask(attempts, purpose="scoring")
     queued = await attempts.until(lease, DeviceLeaseQueued)
     assert queued.waiting_for == "1 device of one machine of pool shared: 2 held by jobs"
