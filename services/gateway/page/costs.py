@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import costs
@@ -63,46 +63,54 @@ class Days:
     words: str
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What the address chooses: groups, month, and the group at which the page begins."""
+
+    by: GroupedByOfAll
+    month: str | None
+    begin: int
+
+
+def _choice(by: Annotated[GroupedBy, Query()] = "job", month: Month = None, begin: Begin = 0) -> Choice:
+    return Choice(by, month, begin)
+
+
+def _choice_of_all(
+    by: Annotated[GroupedByOfAll, Query()] = "tenant", month: Month = None, begin: Begin = 0
+) -> Choice:
+    return Choice(by, month, begin)
+
+
+Chosen = Annotated[Choice, Depends(_choice)]
+ChosenOfAll = Annotated[Choice, Depends(_choice_of_all)]
+
+
 @router.get("/costs")
-async def shown(
-    request: Request,
-    visitor: Present,
-    context: Context,
-    by: Annotated[GroupedBy, Query()] = "job",
-    month: Month = None,
-    begin: Begin = 0,
-) -> Response:
-    return await _page(request, visitor, context, by, month, begin)
+async def shown(request: Request, visitor: Present, context: Context, choice: Chosen) -> Response:
+    return await _page(request, visitor, context, choice)
 
 
 @router.get("/admin/costs")
 async def shown_of_all(
-    request: Request,
-    visitor: Operator,
-    context: Context,
-    by: Annotated[GroupedByOfAll, Query()] = "tenant",
-    month: Month = None,
-    begin: Begin = 0,
+    request: Request, visitor: Operator, context: Context, choice: ChosenOfAll
 ) -> Response:
-    return await _page(request, visitor, context, by, month, begin)
+    return await _page(request, visitor, context, choice)
 
 
-async def _page(
-    request: Request, visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
-) -> Response:
-    values = await _shown(visitor, context, by, month, begin)
-    stream = f"{values['own_path']}/stream?by={by}&month={values['chosen']}&begin={begin}"
+async def _page(request: Request, visitor: Visitor, context: Gateway, choice: Choice) -> Response:
+    values = await _shown(visitor, context, choice)
+    asked = f"by={choice.by}&month={values['chosen']}&begin={choice.begin}"
+    stream = f"{values['own_path']}/stream?{asked}"
     return render.page(
         request, "costs.html.jinja", visitor, stream=stream, months=_months(values["now"]), **values
     )
 
 
-async def _shown(
-    visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
-) -> dict[str, Any]:
+async def _shown(visitor: Visitor, context: Gateway, choice: Choice) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant or None, context.service.database
-    now = database.now()
-    chosen = month or f"{now:%Y-%m}"
+    by, begin, now = choice.by, choice.begin, database.now()
+    chosen = choice.month or f"{now:%Y-%m}"
     period = costs.period_of(chosen)
     rows = (await costs.list_costs(database, tenant, by, period, at_most=begin + ROWS + 1))[begin:]
     days = await costs.list_costs(database, tenant, "day", period, at_most=31)
@@ -127,63 +135,44 @@ async def _shown(
 
 
 @router.get("/costs/stream")
-async def stream(
-    request: Request,
-    visitor: Present,
-    context: Context,
-    by: Annotated[GroupedBy, Query()] = "job",
-    month: Month = None,
-    begin: Begin = 0,
-) -> StreamingResponse:
-    return _follow(request, visitor, context, by, month, begin)
+async def stream(request: Request, visitor: Present, context: Context, choice: Chosen) -> StreamingResponse:
+    return _follow(request, visitor, context, choice)
 
 
 @router.get("/admin/costs/stream")
 async def stream_of_all(
-    request: Request,
-    visitor: Operator,
-    context: Context,
-    by: Annotated[GroupedByOfAll, Query()] = "tenant",
-    month: Month = None,
-    begin: Begin = 0,
+    request: Request, visitor: Operator, context: Context, choice: ChosenOfAll
 ) -> StreamingResponse:
-    return _follow(request, visitor, context, by, month, begin)
+    return _follow(request, visitor, context, choice)
 
 
-def _follow(
-    request: Request, visitor: Visitor, context: Gateway, by: GroupedByOfAll, month: str | None, begin: int
-) -> StreamingResponse:
+def _follow(request: Request, visitor: Visitor, context: Gateway, choice: Choice) -> StreamingResponse:
     async def look(last: str) -> streams.Changes:
         newest = await costs.find_newest(context.service.database, visitor.principal.tenant or None)
         version = streams.version_of(newest)
         if version == last:
             return streams.Changes(last)
-        html = render.text("costs_parts.html.jinja", **await _shown(visitor, context, by, month, begin))
+        html = render.text("costs_parts.html.jinja", **await _shown(visitor, context, choice))
         return streams.Changes(version, (streams.part("costs", html),))
 
     return streams.follow(request, context, visitor, look)
 
 
 @router.get("/costs.csv")
-async def file(
-    visitor: Present, context: Context, by: Annotated[GroupedBy, Query()] = "job", month: Month = None
-) -> Response:
-    return await _file(context, visitor.principal.tenant, by, month)
+async def file(visitor: Present, context: Context, choice: Chosen) -> Response:
+    return await _file(context, visitor.principal.tenant, choice)
 
 
 @router.get("/admin/costs.csv")
-async def file_of_all(
-    visitor: Operator,
-    context: Context,
-    by: Annotated[GroupedByOfAll, Query()] = "tenant",
-    month: Month = None,
-) -> Response:
-    return await _file(context, None, by, month)
+async def file_of_all(visitor: Operator, context: Context, choice: ChosenOfAll) -> Response:
+    return await _file(context, None, choice)
 
 
-async def _file(context: Gateway, tenant: str | None, by: GroupedByOfAll, month: str | None) -> Response:
-    database, period = context.service.database, costs.period_of(month)
-    return as_file(by, month, await costs.list_costs(database, tenant, by, period, at_most=costs.MOST_LINES))
+async def _file(context: Gateway, tenant: str | None, choice: Choice) -> Response:
+    """All groups from the first on, whatever page is shown."""
+    period, most = costs.period_of(choice.month), costs.MOST_LINES
+    rows = await costs.list_costs(context.service.database, tenant, choice.by, period, at_most=most)
+    return as_file(choice.by, choice.month, rows)
 
 
 def _months(now: datetime) -> list[str]:

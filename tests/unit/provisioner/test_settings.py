@@ -42,7 +42,7 @@ def test_pools_file_is_read():
         ({"backend": '"slurm"'}, '^pools\\.a: backend is "slurm": expected the table slurm'),
     ],
 )
-def test_pools_file_with_a_fault_names_it_and_what_was_found(fault, named):
+def test_pools_file_with_a_fault_names_its_key_and_value(fault, named):
     with pytest.raises(ValueError, match=named):
         parsed(a_table(**fault))
 
