@@ -6,6 +6,7 @@ from schemas import layout
 from schemas.artifacts import BaseModelManifest, FileEntry, ModelManifest, files_digest
 from schemas.base import BundleRef
 from shared.storage.objects import ObjectStore, put_manifest, sha256_of
+from tests.builders import capabilities
 
 FIRST_BUNDLE = BundleRef(attempt=1, step=1, manifest_sha256="0" * 64)
 
@@ -31,6 +32,7 @@ async def put_base(objects: ObjectStore, directory: Path, *, template_sha256: st
         template_sha256=template_sha256,
         context_tokens=512,
         num_parameters=1,
+        capabilities=capabilities(),
     )
     await put_manifest(objects, layout.base_model(sha), manifest)
     return sha

@@ -11,7 +11,6 @@ from uuid import uuid4
 
 from deploy.local.stack import Stack
 from schemas import layout
-from schemas.artifacts import BaseModelManifest, files_digest
 from schemas.base import BundleRef, DatasetRef, FileRef, Message
 from schemas.evaluation import EvalFact, EvalProgressed
 from schemas.gate import GateSpec
@@ -21,11 +20,9 @@ from schemas.topics import EVAL_EVENTS
 from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
-from shared.storage.objects import get_manifest, put_manifest
 from shared.storage.s3 import S3ObjectStore
-from tests.builders import capabilities
 from tests.integration.voices import Voices, voices
-from tests.stored import entries, put_base, put_model
+from tests.stored import put_model
 
 TENANT = "demo"
 PATIENCE_SECONDS = 500.0
@@ -90,16 +87,6 @@ class World:
         if upload:
             await self.objects.put_bytes(layout.blob(digest), raw)
         return FileRef(file_id=f"file-{digest[:8]}", sha256=digest, size_bytes=len(raw))
-
-    async def put_base(self, directory: Path, *, template_sha256: str) -> str:
-        """As the registry does, with the shape of the base in its manifest."""
-        key = layout.base_model(files_digest(entries(directory)))
-        await self.objects.delete([key])
-        sha = await put_base(self.objects, directory, template_sha256=template_sha256)
-        manifest = await get_manifest(self.objects, key, BaseModelManifest)
-        await self.objects.delete([key])
-        await put_manifest(self.objects, key, manifest.model_copy(update={"capabilities": capabilities()}))
-        return sha
 
     async def put_model(self, directory: Path, *, base_sha: str, job_id: str, bundle: BundleRef) -> str:
         """As the registry copies an artifact."""

@@ -33,6 +33,7 @@ from shared.processes.identity import Identity
 from tests.chaos.scale import at_night
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
+from tests.stored import put_base
 from tests.tiny_model import build_tiny_model, template_text
 
 pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
@@ -114,7 +115,7 @@ async def setting(world: World, models: Models) -> Setting:
     assert (benchmark.rows, suite.rows, benign.rows, benchmark.margin_points) == (40, 120, 100, 10.0)
     template_sha256 = hashlib.sha256(template_text(models.base).encode()).hexdigest()
     return Setting(
-        base_sha=await world.put_base(models.base, template_sha256=template_sha256),
+        base_sha=await put_base(world.objects, models.base, template_sha256=template_sha256),
         template_sha256=template_sha256,
         holdout=await world.put_rows([chat(question, "alpha") for question in HOLDOUT]),
         benchmarks={"modules": benchmark.digest},

@@ -11,6 +11,7 @@ from services.evaluator.gates.checks import CHECKS
 from tests.integration.evaluator_world import World, a_job, its_version
 from tests.integration.kills import alive, killed_at
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
+from tests.stored import put_base
 from tests.tiny_model import build_tiny_model, template_text
 
 pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.torch, pytest.mark.timeout(600)]
@@ -36,7 +37,7 @@ async def test_a_kill_while_scoring_or_before_the_verdict_ends_in_one_verdict(st
         for text in QUESTIONS[:4]
     ]
     template = {"template_sha256": hashlib.sha256(template_text(base).encode()).hexdigest()}
-    base_sha = await world.put_base(base, **template)
+    base_sha = await put_base(world.objects, base, **template)
     job = a_job(base_sha=base_sha, **template, holdout=await world.put_rows(rows))
     digest = await world.put_model(adapter, base_sha=base_sha, job_id=job.job_id, bundle=job.bundle)
     async with killed_at(stack, "evaluator", "eval.item.done", at_pass=3, env=ENV):

@@ -27,6 +27,8 @@ from tests.integration.test_provisioner import name_of, training
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
 
+NO_ROOM = ("nodes are available", "waiting for minCount pods")
+"""What Kubernetes says of the pod of a gang that has no node, and of one that has and waits for that one."""
 SECRET = "runner-of-the-stack"
 POOL = """
 [pools.cluster]
@@ -68,7 +70,7 @@ async def test_a_gang_waits_runs_is_evicted_with_notice_and_is_released(stack, a
         scheduled = await attempts.schedule(pool="cluster", nodes=2)
         await until(lambda: any(each.waiting_for for each in attempts.heard(scheduled.job_id, NodesQueued)))
         [*_, queued] = attempts.heard(scheduled.job_id, NodesQueued, pool="cluster")
-        assert "nodes are available" in queued.waiting_for
+        assert any(words in queued.waiting_for for words in NO_ROOM), queued.waiting_for
     await training(attempts, scheduled)
     await stack.stop("provisioner")
     name = name_of(scheduled)
