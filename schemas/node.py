@@ -160,13 +160,13 @@ class NodeFact(Message):
 class NodesQueued(NodeFact):
     """The attempt waits in the queue of its cluster backend, which costs nothing and has no deadline.
 
-    Sent again once the backend says what it waits for.
+    Sent again when the backend gives another reason, other than in numbers.
     """
 
     pool: str
     """Name of the node pool."""
     waiting_for: str = ""
-    """What it waits for, in the backend's words."""
+    """What it waits for, in the backend's words; of the pods of a gang, two different reasons at most."""
 
 
 class NodesProvisioned(NodeFact):

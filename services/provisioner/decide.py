@@ -258,8 +258,8 @@ def _on_queue(attempt: Attempt, status: AttemptStatus, now: datetime) -> Decisio
     if status.refusal:
         return on_create_failed(attempt, NO_CAPACITY, status.refusal)
     if status.is_queued:
-        has_reason = status.waiting_for and not attempt.waiting_for  # some backends give it after a while
-        return _wait(attempt, status.waiting_for) if has_reason else Decision(attempt)
+        is_news = status.has_other_reason_than(attempt.waiting_for)
+        return _wait(attempt, status.waiting_for) if is_news else Decision(attempt)
     if all(member.state is MemberState.ENDED and not member.host for member in status.members):
         causes = ", ".join(sorted({str(member.cause) for member in status.members}))
         message = f"{attempt.name} ended in the backend's queue: {causes}"

@@ -62,8 +62,8 @@ def on_status(lease: Lease, pool: Pool, status: AttemptStatus) -> Followed:
         if status.refusal:
             return on_failed(lease, status.refusal)
         if status.is_queued:
-            has_reason = status.waiting_for and not _node(lease).waiting_for
-            return _wait(lease, _node(lease), status.waiting_for) if has_reason else Followed(lease)
+            is_news = status.has_other_reason_than(_node(lease).waiting_for or "")
+            return _wait(lease, _node(lease), status.waiting_for) if is_news else Followed(lease)
         return _on_member(_run(lease, pool).lease, pool, member, is_new=True)
     return _on_member(lease, pool, member, is_new=False)
 

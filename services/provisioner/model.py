@@ -110,7 +110,7 @@ class LeaseNode:
     notice_deadline: datetime | None = None
     notice_source: str | None = None
     waiting_for: str | None = None
-    """What the backend first gave as the reason why it waits in its queue."""
+    """Why it waits in the backend's queue, in the backend's words, as announced last."""
 
     @property
     def leased(self) -> LeasedNode:
@@ -311,7 +311,7 @@ class Attempt:
     failure_code: str = ""
     failure_message: str = ""
     waiting_for: str = ""
-    """What the backend first gave as the reason why it waits in its queue."""
+    """Why it waits in the backend's queue, in the backend's words, as announced last."""
     nodes: tuple[Node, ...] = ()
     revision: int = 0
 

@@ -6,6 +6,7 @@ on their own: only the scheduler does, under a new attempt number and so a new n
 
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 
 from schemas.base import DeviceKind
 from services.provisioner.model import node_id
+
+NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,13 @@ class AttemptStatus:
         """Return the address of each node; none where one is not known."""
         addresses = tuple(member.address for member in self.members)
         return addresses if all(addresses) else ()
+
+    def has_other_reason_than(self, announced: str) -> bool:
+        """Return whether the backend gives another reason to wait than was announced.
+
+        Reasons that differ in numbers alone are one: others take and leave nodes all the time.
+        """
+        return bool(self.waiting_for) and NUMBER.sub("", self.waiting_for) != NUMBER.sub("", announced)
 
     @property
     def is_queued(self) -> bool:

@@ -275,7 +275,18 @@ class TestQueue:
         first = shown(silent, *waiting, waiting_for="Priority")
         assert [event.waiting_for for event in first.events] == ["Priority"]
         assert first.attempt.state is AttemptState.QUEUED
-        assert shown(first.attempt, *waiting, waiting_for="Resources") == Decision(first.attempt)
+
+    def test_is_announced_again_when_the_backend_gives_another_reason_and_not_another_number(self):
+        first = decide.on_created(
+            creating(), has_nodes=True, is_queued=True, waiting_for="0/3 nodes are free", now=NOON
+        ).attempt
+        waiting = members(MemberState.QUEUED)
+        for same in ("0/3 nodes are free", "1/12 nodes are free", ""):
+            assert shown(first, *waiting, waiting_for=same) == Decision(first)
+        other = shown(first, *waiting, waiting_for="0/3 nodes are free: 3 have a taint")
+        assert [event.waiting_for for event in other.events] == ["0/3 nodes are free: 3 have a taint"]
+        back = shown(other.attempt, *waiting, waiting_for="0/4 nodes are free")
+        assert [event.waiting_for for event in back.events] == ["0/4 nodes are free"]
 
     def test_is_left_when_it_runs_and_costs_and_is_awaited_from_then_on(self):
         later = NOON + 1000 * SECOND

@@ -192,6 +192,14 @@ class TestStatus:
         seen = status(a_pod(phase="Pending", host="", has_started=False, waiting_for="0/3 nodes"))
         assert (seen.is_queued, seen.waiting_for, seen.refusal) == (True, "0/3 nodes", "")
 
+    def test_of_a_gang_the_one_that_has_room_and_the_one_that_has_none_give_their_reasons(self):
+        reasons = ("waiting for minCount pods", "waiting for minCount pods", "0/3 nodes", "another")
+        pods = [
+            a_pod(index, phase="Pending", host="", has_started=False, waiting_for=reason)
+            for index, reason in enumerate(reasons)
+        ]
+        assert status(*pods, nodes=4).waiting_for == "waiting for minCount pods; 0/3 nodes"
+
     def test_a_suspended_job_waits_in_its_queue(self):
         assert status(job=Job("a-x-e1", True, "research")).waiting_for == "suspended in queue research"
         assert status(job=Job("a-x-e1", True)).waiting_for == ""

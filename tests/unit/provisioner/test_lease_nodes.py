@@ -101,13 +101,15 @@ class TestStart:
         assert (type(fact), fact.waiting_for) == (DeviceLeaseQueued, "Resources")
         assert not followed.lease.is_at_work
 
-    def test_in_the_backends_queue_has_its_words_once_there_are_any(self):
+    def test_in_the_backends_queue_has_its_words_once_there_are_any_and_as_they_change(self):
         silent = started(shown(MemberState.QUEUED)).lease
         first = lease_nodes.on_status(silent, POOL, QUEUED)
         assert [fact.waiting_for for fact in first.events] == ["Resources"]
         assert not first.lease.is_at_work
         later = lease_nodes.on_status(first.lease, POOL, shown(MemberState.QUEUED, waiting_for="Priority"))
-        assert (later.lease, later.events) == (first.lease, ())
+        assert [fact.waiting_for for fact in later.events] == ["Priority"]
+        again = lease_nodes.on_status(later.lease, POOL, shown(MemberState.QUEUED, waiting_for="Priority"))
+        assert (again.lease, again.events) == (later.lease, ())
 
     def test_of_which_the_backend_knows_nothing_ends_the_lease(self):
         [fact] = started(None).events

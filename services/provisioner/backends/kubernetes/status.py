@@ -22,6 +22,8 @@ SOURCES: Mapping[str, str] = {
     "DeletionByTaintManager": "taint",
 }
 """What gave the notice, by the reason of a pod's condition DisruptionTarget."""
+MOST_REASONS = 2
+"""Of pods of one attempt, that are announced."""
 KILLED = 128 + 9
 LOST = "DeletionByPodGC"
 """Reason of the condition DisruptionTarget where the machine does not exist any more."""
@@ -184,8 +186,7 @@ def status_of(
         members = tuple(map(_not_queued, members))
     if not any(member.state is MemberState.QUEUED for member in members):
         return AttemptStatus(attempt.record.name, members, has_keys=attempt.record.has_keys)
-    waiting = [pod.waiting_for for pod in attempt.pods if pod.waiting_for and not pod.is_quiet]
-    waiting_for = waiting[0] if waiting else _queue(attempt.job) or _addresses(attempt)
+    waiting_for = _reasons(attempt) or _queue(attempt.job) or _addresses(attempt)
     refusal = _refusal(attempt, waiting_for, now, gang_wait)
     has_keys = attempt.record.has_keys
     return AttemptStatus(attempt.record.name, members, waiting_for, refusal, has_keys=has_keys)
@@ -203,6 +204,12 @@ def seen_of(member: Member) -> Mapping[str, Any]:
 def _not_queued(member: Member) -> Member:
     """Of an attempt that has lost a node already: nobody is to wait until it has all of them."""
     return replace(member, state=MemberState.STARTING) if member.state is MemberState.QUEUED else member
+
+
+def _reasons(attempt: Attempt) -> str:
+    """Return the scheduler's words for pods without a machine; of a gang those that have room wait for the others."""
+    reasons = {pod.waiting_for: None for pod in attempt.pods if pod.waiting_for and not pod.is_quiet}
+    return "; ".join([*reasons][:MOST_REASONS])
 
 
 def _queue(job: Job | None) -> str:
