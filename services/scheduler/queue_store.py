@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from asyncpg import Record
 from pydantic import TypeAdapter
@@ -33,7 +34,7 @@ SAVE_POOL = f"""
     ON CONFLICT (name) DO UPDATE SET {POOL.excluded}"""
 
 WAITING = """
-    id AS job_id, tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources, not_before,
+    id AS job_id, tenant, spec ->> 'tier' AS tier, queued_at, spec ->> 'resources' AS resources, not_before,
       turned_away AS no_capacity_at
       FROM job WHERE state = 'queued'"""
 IS_DUE = "(not_before IS NULL OR not_before <= $1)"
@@ -62,7 +63,7 @@ WISHES = f"""
         SELECT {WAITING} AND job.kind = waiting.kind ORDER BY queued_at, id LIMIT 1) AS oldest"""
 # Those that could have more nodes: the index job_elastic has the jobs in question and no other.
 ELASTIC_ATTEMPTS = f"""
-    SELECT job.id AS job_id, job.tenant, spec ->> 'tier' AS tier, queued_at, spec -> 'resources' AS resources,
+    SELECT job.id AS job_id, job.tenant, spec ->> 'tier' AS tier, queued_at, spec ->> 'resources' AS resources,
            attempt.pool, {BOOKING.selected}
       FROM job JOIN attempt ON attempt.job_id = job.id AND attempt.number = job.attempt
      WHERE job.state = 'running' AND spec -> 'resources' ? 'min_nodes' AND freed_at IS NULL
@@ -172,8 +173,13 @@ def _booking(row: Record) -> Booking:
 
 
 def _candidate(row: Record) -> Candidate:
-    least, *larger = sizes_of(Resources.model_validate(row["resources"]))
+    least, *larger = _sizes(row["resources"])
     return read(Candidate, row, resources=least, larger=tuple(larger), longest=longest_hold(least))
+
+
+@lru_cache(maxsize=1_000)
+def _sizes(resources: str) -> tuple[Resources, ...]:
+    return sizes_of(Resources.model_validate_json(resources))
 
 
 def _alike(other: Candidate, row: Record) -> Candidate:

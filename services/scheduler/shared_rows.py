@@ -29,16 +29,20 @@ class Changes:
     jobs: dict[str, Job] = field(default_factory=dict)
     attempts: dict[tuple[str, int], Job] = field(default_factory=dict)
     """By job and number: the job as it was with its present attempt."""
+    replanned: set[str] = field(default_factory=set)
+    """Ids of jobs that may have other plans than were read."""
     freed: list[store.FreedNodes] = field(default_factory=list)
 
     async def write(self, conn: Connection) -> dict[str, Job]:
         """Write them; return the jobs as they are then. Raises StaleWrite."""
-        saved = await store.save_jobs(conn, [*self.jobs.values()]) if self.jobs else []
+        planned_before = self.jobs.keys() - self.replanned
+        jobs = [*self.jobs.values()]
+        saved = await store.save_jobs(conn, jobs, planned_before=planned_before) if jobs else []
         if self.attempts:
             await store.save_attempts(conn, [*self.attempts.values()])
         if self.freed:
             await store.free_nodes(conn, self.freed)
-        self.jobs, self.attempts, self.freed = {}, {}, []
+        self.jobs, self.attempts, self.replanned, self.freed = {}, {}, set(), []
         return {job.id: job for job in saved}
 
 
@@ -67,6 +71,8 @@ async def save_job(unit: Unit, job: Job) -> None:
     before = known.get(job.id)
     changes = _changes(unit)
     changes.jobs[job.id] = job
+    if before is None or (before.plan, before.stage_plans) != (job.plan, job.stage_plans):
+        changes.replanned.add(job.id)
     if job.run is not None and (before is None or before.run != job.run):
         changes.attempts[job.id, job.run.number] = job
     if unit.shared is None:

@@ -3,36 +3,44 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from asyncpg import Record
+from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from schemas.envelope import Envelope
 from schemas.lifecycle import JobState
+from schemas.specification import JobSpec
 from services.scheduler.decide.overdue import OpenJob
-from services.scheduler.model import Attempt, Base, Dataset, Deployment, Evaluation, Job
+from services.scheduler.model import Attempt, Base, Dataset, Deployment, Evaluation, Job, Plan
 from shared.errors import StaleWrite
 from shared.postgres.database import Connection, lock_name
 from shared.postgres.rows import Columns, read
 
-JOB = Columns("id, tenant, spec, dataset_id, submitted_at, retry_of, later_dataset_ids, origin")
+JOB = Columns("id, tenant, dataset_id, submitted_at, retry_of, later_dataset_ids, origin")
 PROGRESS = Columns(
-    "state, plan, attempt, verified, corrupt, queued_at, not_before, turned_away=no_capacity_at, requeues,"
-    " preempted_at, evaluation, best, stage, stage_plans"
+    "state, attempt, verified, corrupt, queued_at, not_before, turned_away=no_capacity_at, requeues, preempted_at,"
+    " evaluation, best, stage"
 )
+PLANS = Columns("plan, stage_plans")
+PLAN = TypeAdapter(Plan)
 ATTEMPT = Columns(
     "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"
     " devices_per_node=placement.devices_per_node, device=placement.device, machines=placement.machines,"
     " taken_per_node=placement.taken_per_node, resume, scheduled_at, start_deadline, ends_by, facts, stop"
 )
+PARSED = 1_000
+"""Number of specifications, and of plans, that are kept parsed: each message of a job reads them again."""
 BASE = Columns("base_sha=sha, capabilities")
 DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 
 # The joined rows are read by their own statements: after a wait for the lock, a join would still show the
 # attempt as it was before.
 FIND_JOBS = f"""
-    SELECT {JOB.selected}, {PROGRESS.selected}, revision FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE"""
+    SELECT {JOB.selected}, spec::text, plan::text, stage_plans, {PROGRESS.selected}, revision
+      FROM job WHERE id = ANY($1) ORDER BY id FOR UPDATE"""
 LOCK_QUEUED_JOBS = """
     SELECT id FROM job WHERE id = ANY($1) AND state = 'queued' ORDER BY id FOR UPDATE SKIP LOCKED"""
 LOCK_RUNNING_JOB = "SELECT id FROM job WHERE id = $1 AND state = 'running' FOR UPDATE SKIP LOCKED"
@@ -42,11 +50,13 @@ FIND_ATTEMPTS = f"""
       FROM attempt JOIN unnest($1::text[], $2::int[]) AS asked (job_id, number) USING (job_id, number)"""
 
 ADD_JOB = f"""
-    INSERT INTO job ({JOB.names}, {PROGRESS.names}, base_sha, config_hash)
-    VALUES ({JOB.parameters()}, {PROGRESS.parameters(9)}, $23, $24)"""
+    INSERT INTO job ({JOB.names}, spec, {PLANS.names}, {PROGRESS.names}, base_sha, config_hash)
+    VALUES ({JOB.parameters()}, $8, {PLANS.parameters(9)}, {PROGRESS.parameters(11)}, $23, $24)"""
 
+# A plan is longer than all that changes beside it, and would be compressed anew.
 SAVE_JOB = f"""
-    UPDATE job SET config_hash = $3, ({PROGRESS.names}) = ROW({PROGRESS.parameters(4)}), revision = revision + 1
+    UPDATE job SET config_hash = $3, (plan, stage_plans) = ROW(coalesce($4, plan), coalesce($5, stage_plans)),
+                   ({PROGRESS.names}) = ROW({PROGRESS.parameters(6)}), revision = revision + 1
      WHERE id = $1 AND revision = $2 RETURNING id, revision"""
 
 SAVE_ATTEMPT = f"""
@@ -146,6 +156,8 @@ async def find_jobs(conn: Connection, job_ids: Sequence[str]) -> dict[str, Job]:
         row["id"]: read(
             Job,
             row,
+            spec=_spec(row["spec"]),
+            plan=_plan(row["plan"]) if row["plan"] else None,
             dataset=datasets.get(row["dataset_id"]),
             later_datasets=tuple(map(datasets.get, row["later_dataset_ids"])),
             run=read(Attempt, attempts[row["id"]]) if row["id"] in attempts else None,
@@ -168,15 +180,23 @@ async def find_running_job(conn: Connection, job_id: str) -> Job | None:
 
 async def add_job(conn: Connection, job: Job) -> None:
     """A new job, of which nothing is known but its submission."""
-    row = (*JOB.values(job), *PROGRESS.values(job))
+    row = (*JOB.values(job), to_jsonable_python(job.spec), *PLANS.values(job), *PROGRESS.values(job))
     await conn.execute(ADD_JOB, *row, job.spec.base_sha, job.config_hash)
 
 
-async def save_jobs(conn: Connection, jobs: Sequence[Job]) -> list[Job]:
-    """Write the jobs unless someone wrote one since it was read (StaleWrite); return them as they are then."""
-    rows = await conn.fetchmany(
-        SAVE_JOB, [(job.id, job.revision, job.config_hash, *PROGRESS.values(job)) for job in jobs]
-    )
+async def save_jobs(
+    conn: Connection, jobs: Sequence[Job], *, planned_before: Collection[str] = ()
+) -> list[Job]:
+    """Write the jobs unless someone wrote one since it was read (StaleWrite); return them as they are then.
+
+    planned_before: ids of those whose plans are the ones that were read.
+    """
+
+    def values(job: Job) -> tuple[Any, ...]:
+        plans = (None, None) if job.id in planned_before else PLANS.values(job)
+        return (job.id, job.revision, job.config_hash, *plans, *PROGRESS.values(job))
+
+    rows = await conn.fetchmany(SAVE_JOB, [*map(values, jobs)])
     revisions = {row["id"]: row["revision"] for row in rows}
     if stale := [job for job in jobs if job.id not in revisions]:
         raise StaleWrite(f"job {stale[0].id} changed since revision {stale[0].revision}")
@@ -286,6 +306,16 @@ async def record_ignored(
     conn: Connection, job_id: str, envelope: Envelope, reason: str, *, at: datetime
 ) -> None:
     await conn.execute(RECORD_IGNORED, job_id, envelope.id, envelope.type, reason, at)
+
+
+@lru_cache(maxsize=PARSED)
+def _spec(text: str) -> JobSpec:
+    return JobSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=PARSED)
+def _plan(text: str) -> Plan:
+    return PLAN.validate_json(text)
 
 
 async def _jobs(conn: Connection, rows: Sequence[Record]) -> list[Job]:

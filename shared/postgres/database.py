@@ -1,7 +1,6 @@
 """The pool of a process, in the service's own schema, and the classes of errors of an unavailable Postgres."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,7 +10,7 @@ from typing import Any
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from shared.log import get_logger
 from shared.settings import ServiceSettings
@@ -306,6 +305,6 @@ async def register_json(conn: Any) -> None:
         "jsonb",
         schema="pg_catalog",
         format="binary",
-        encoder=lambda value: b"\x01" + json.dumps(value).encode(),
+        encoder=lambda value: b"\x01" + to_json(value),
         decoder=lambda raw: from_json(raw[1:]),
     )

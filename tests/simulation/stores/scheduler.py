@@ -1,7 +1,7 @@
 """`services/scheduler/store.py` and `queue_store.py` in memory."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -61,14 +61,16 @@ async def add_job(conn: Tables, job: Job) -> None:
         conn.put("queued", job.id, job.id)
 
 
-async def save_jobs(conn: Tables, jobs: Sequence[Job]) -> list[Job]:
-    return [_save_job(conn, job) for job in jobs]
+async def save_jobs(conn: Tables, jobs: Sequence[Job], *, planned_before: Collection[str] = ()) -> list[Job]:
+    return [_save_job(conn, job, keeps_plans=job.id in planned_before) for job in jobs]
 
 
-def _save_job(conn: Tables, job: Job) -> Job:
+def _save_job(conn: Tables, job: Job, *, keeps_plans: bool) -> Job:
     known: Job = conn.get("job", job.id)
     if known.revision != job.revision:
         raise StaleWrite(f"job {job.id} changed since revision {job.revision}")
+    if keeps_plans:
+        job = replace(job, plan=known.plan, stage_plans=known.stage_plans)
     saved = replace(job, revision=job.revision + 1)
     conn.put("job", job.id, saved)
     if job.state is JobState.QUEUED:
