@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import psutil
+import uvloop
 
 from bench.growth.idle import cpu_seconds
 from bench.kernel.parts import operator_login
@@ -257,4 +258,4 @@ if __name__ == "__main__":
     parser.add_argument("--share", type=float, default=1.0, help="part of Kueue's 15,000 workloads")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.share, arguments.rounds))
+    uvloop.run(main(arguments.share, arguments.rounds))

@@ -283,6 +283,8 @@ class Handlers:
             grants.append(grant)
             if (left := queue.GRANTS_OF_A_ROUND - len(grants)) == 0:
                 break
+            if not waiting.has_use_for_one_like(grant.candidate):
+                continue
             followers = behind.get(grant.candidate.job_id)
             if followers is None:
                 followers = await queue_store.find_followers(

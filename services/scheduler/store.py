@@ -25,14 +25,14 @@ PROGRESS = Columns(
     " evaluation, best, stage"
 )
 PLANS = Columns("plan, stage_plans")
-PLAN = TypeAdapter(Plan)
+DATASET, PLAN = TypeAdapter(Dataset), TypeAdapter(Plan)
 ATTEMPT = Columns(
     "number, pool=placement.pool, capacity_type=placement.capacity_type, nodes=placement.nodes,"
     " devices_per_node=placement.devices_per_node, device=placement.device, machines=placement.machines,"
     " taken_per_node=placement.taken_per_node, resume, scheduled_at, start_deadline, ends_by, facts, stop"
 )
-PARSED = 1_000
-"""Number of specifications, and of plans, that are kept parsed: each message of a job reads them again."""
+PARSED = 2_000
+"""Number of specifications, of plans and of datasets that are kept parsed: each message of a job reads them again."""
 BASE = Columns("base_sha=sha, capabilities")
 DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 
@@ -79,7 +79,7 @@ LONGEST_QUEUED = """
 
 FREE_NODES = "UPDATE attempt SET freed_at = coalesce(freed_at, $3) WHERE job_id = $1 AND number = $2"
 
-FIND_DATASETS = "SELECT dataset_id, facts FROM dataset WHERE dataset_id = ANY($1)"
+FIND_DATASETS = "SELECT dataset_id, facts::text FROM dataset WHERE dataset_id = ANY($1)"
 SAVE_DATASET = """
     INSERT INTO dataset (dataset_id, state, facts) VALUES ($1, $2, $3)
     ON CONFLICT (dataset_id) DO UPDATE SET state = $2, facts = $3"""
@@ -237,7 +237,7 @@ async def find_dataset(conn: Connection, dataset_id: str) -> Dataset | None:
 
 async def find_datasets(conn: Connection, dataset_ids: Collection[str]) -> dict[str, Dataset]:
     rows = await conn.fetch(FIND_DATASETS, [*dataset_ids])
-    return {row["dataset_id"]: read(Dataset, row["facts"]) for row in rows}
+    return {row["dataset_id"]: _dataset(row["facts"]) for row in rows}
 
 
 async def save_dataset(conn: Connection, dataset: Dataset) -> None:
@@ -311,6 +311,11 @@ async def record_ignored(
 @lru_cache(maxsize=PARSED)
 def _spec(text: str) -> JobSpec:
     return JobSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=PARSED)
+def _dataset(text: str) -> Dataset:
+    return DATASET.validate_json(text)
 
 
 @lru_cache(maxsize=PARSED)

@@ -92,7 +92,8 @@ def _read_payload(
         )
     try:
         payload = shallow_json(value, parse_constant=_refuse_constant)
-        is_storable = are_storable(payload)
+        # Raw, U+0000 is no JSON and half a surrogate pair no UTF-8: only escapes can be either.
+        is_storable = b"\\" not in value or are_storable(payload)
     except ValueError as error:
         return _unreadable(record, envelope, "bad_json", f"{type(error).__name__}: {error}")
     if not isinstance(payload, dict):

@@ -107,6 +107,10 @@ class Round:
                 self._reserving.setdefault(first, candidate)
         return None
 
+    def has_use_for_one_like(self, candidate: Candidate) -> bool:
+        """Return whether one who wants the same and came later could start in this round, or reserve devices."""
+        return bool(self._wish_of(candidate).roomy) or reserves_devices(candidate, self._now)
+
     def _wish_of(self, candidate: Candidate) -> _Wish:
         key = (requirements(candidate.resources), None if self._takes_everyone else candidate.tenant)
         if (wish := self._wishes.get(key)) is None:

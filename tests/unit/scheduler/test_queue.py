@@ -1,4 +1,5 @@
 import random
+from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
 
@@ -378,6 +379,41 @@ class TestRound:
         candidates, ledger = a_queue(draw), a_random_ledger(draw)
         assert grants(candidates, ledger, now=NOON) == grants_one_by_one(candidates, ledger, now=NOON)
 
+    @pytest.mark.parametrize("seed", range(200))
+    def test_needs_those_behind_the_oldest_of_a_kind_only_where_it_has_use_for_them(self, seed):
+        draw = random.Random(seed)
+        kinds_asked, ledger = a_queue(draw)[:6], a_random_ledger(draw)
+        candidates = [
+            replace(
+                draw.choice(kinds_asked),
+                job_id=f"job-{number}",
+                queued_at=NOON - timedelta(minutes=draw.randrange(60)),
+            )
+            for number in range(40)
+        ]
+        kinds = defaultdict[str, list[Candidate]](list)
+        for candidate in sorted(candidates, key=lambda each: (each.queued_at, each.job_id)):
+            kinds[kind_of(candidate)].append(candidate)
+        queue_round = Round([behind.pop(0) for behind in kinds.values()], ledger, now=NOON)
+        granted = []
+        while (grant := queue_round.next()) is not None:
+            granted.append(grant)
+            behind = kinds[kind_of(grant.candidate)]
+            if behind and queue_round.has_use_for_one_like(grant.candidate):
+                queue_round.add(behind.pop(0))
+        assert granted == grants(candidates, ledger, now=NOON)
+
+    def test_has_use_for_one_that_reserves_devices_though_none_are_left_for_it(self):
+        first, second = (waiting(f"gang-{n}", nodes=2, minutes=60 - n) for n in range(2))
+        small = waiting("small", longest=timedelta(minutes=40))
+        pool = a_pool(SPOT, nodes=4, bookings=[a_booking(0, ends_by=NOON + timedelta(minutes=5))])
+        queue_round = Round([first, small], a_ledger(pool), now=NOON)
+        assert queue_round.next().candidate == first
+        assert queue_round.has_use_for_one_like(first)
+        assert not queue_round.has_use_for_one_like(replace(first, queued_at=NOON))
+        queue_round.add(second)
+        assert queue_round.next() is None
+
     def test_a_tenant_that_got_a_node_stands_behind_others_for_the_next(self):
         candidates = [waiting(f"a-{n}", minutes=1) for n in range(3)] + [waiting("b-1", tenant="other")]
         assert [job_id for job_id, _ in started(candidates, a_ledger(a_pool(nodes=4)))] == [
@@ -400,6 +436,11 @@ NODES = (
     {"min_nodes": 1, "nodes": 3},
     {"min_nodes": 2, "nodes": 4},
 )
+
+
+def kind_of(candidate):
+    """The candidate but for its age, as text: those of a kind give equal ones."""
+    return repr(replace(candidate, job_id="", queued_at=NOON))
 
 
 def a_queue(draw):
