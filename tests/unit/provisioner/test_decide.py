@@ -277,10 +277,8 @@ class TestQueue:
         assert first.attempt.state is AttemptState.QUEUED
 
     def test_is_announced_again_when_the_backend_gives_another_reason_and_not_another_number(self):
-        first = decide.on_created(
-            creating(), has_nodes=True, is_queued=True, waiting_for="0/3 nodes are free", now=NOON
-        ).attempt
         waiting = members(MemberState.QUEUED)
+        first = shown(queued(), *waiting, waiting_for="0/3 nodes are free").attempt
         for same in ("0/3 nodes are free", "1/12 nodes are free", ""):
             assert shown(first, *waiting, waiting_for=same) == Decision(first)
         other = shown(first, *waiting, waiting_for="0/3 nodes are free: 3 have a taint")
