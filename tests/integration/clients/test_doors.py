@@ -30,6 +30,7 @@ from schemas.cost import CostAccrued
 from schemas.envelope import Envelope, to_headers
 from schemas.job import CancelJob, JobRunning, JobSubmitted
 from schemas.model import AdaptersStale
+from schemas.rights import group_prefix
 from schemas.topics import (
     ACCESS_COMMANDS,
     DATASET_EVENTS,
@@ -75,19 +76,26 @@ class Operator:
     async def open_tenant(self) -> tuple[str, "Login"]:
         name = f"t-{mark()}"
         tenant = await self.ask("POST", "/tenants", {"name": name})
-        assert tenant["kafka"]["state"] == "ready", tenant
-        return name, self.login(tenant["kafka"])
+        return name, await self.opened(tenant["kafka"])
 
     async def add_subscriber(self, **body: Any) -> tuple[str, "Login"]:
         name = f"team-{mark()}"
-        return name, self.login(await self.ask("POST", "/subscribers", {"name": name, **body}))
+        return name, await self.opened(await self.ask("POST", "/subscribers", {"name": name, **body}))
 
     @property
     def admin(self) -> "Login":
         return Login(self.stack.kafka_bootstrap, "admin", self.stack.kafka_password("admin"), "admin-")
 
+    async def opened(self, user: dict[str, Any]) -> "Login":
+        """The login once it works: Kafka may take longer for it than a request waits."""
+        login = self.login(user)
+        if user["state"] == "pending":
+            await until(lambda: is_let_in(login), "the login")
+        return login
+
     def login(self, user: dict[str, Any]) -> "Login":
-        return Login(self.stack.kafka_bootstrap, user["username"], user["password"], user["group_prefix"])
+        prefix = user.get("group_prefix", group_prefix(user["username"]))
+        return Login(self.stack.kafka_bootstrap, user["username"], user["password"], prefix)
 
     async def a_job(self, tenant: str, **spec: Any) -> str:
         """With three facts, of two services."""
@@ -267,7 +275,7 @@ class TestTenants:
 
     async def test_have_several_users_that_come_and_go_alone(self, operator):
         tenant, first = await operator.open_tenant()
-        second = operator.login(await operator.ask("POST", f"/tenants/{tenant}/users", {"name": "ci"}))
+        second = await operator.opened(await operator.ask("POST", f"/tenants/{tenant}/users", {"name": "ci"}))
         topic = tenant_events(tenant).name
         for login in (first, second):
             assert len(await login.read(topic, expected=OPENING + 1)) == OPENING + 1
@@ -345,7 +353,7 @@ class TestSubscribers:
 
     async def test_have_only_their_newest_password(self, operator):
         _, login = await operator.add_subscriber(topics=["job.events"])
-        renewed = operator.login(await operator.ask("POST", f"/kafka-users/{login.user}/rotate"))
+        renewed = await operator.opened(await operator.ask("POST", f"/kafka-users/{login.user}/rotate"))
         assert renewed.password != login.password
         with pytest.raises(KafkaConnectionError):
             await login.read("job.events", expected=0)
@@ -355,7 +363,7 @@ class TestSubscribers:
         _, login = await operator.add_subscriber(topics=["job.events"])
         path = f"/kafka-users/{login.user}/rotate"
         users = await asyncio.gather(*(operator.ask("POST", path) for _ in range(4)))
-        renewed = [operator.login({"group_prefix": login.group_prefix, **user}) for user in users]
+        renewed = [operator.login(user) for user in users]
         assert [await is_let_in(each) for each in (login, *renewed)].count(True) == 1
         assert (await operator.ask("DELETE", f"/kafka-users/{login.user}"))["deleted"]
         assert not any([await is_let_in(each) for each in (login, *renewed)])
@@ -413,8 +421,7 @@ async def test_a_login_asked_for_while_accounts_is_away_works_once_it_is_back(op
     tenant = await operator.ask("POST", "/tenants", {"name": f"t-{mark()}"})
     assert tenant["kafka"]["state"] == "pending"
     await operator.stack.start("accounts")
-    login = operator.login({"group_prefix": f"tenant-{tenant['name']}.", **tenant["kafka"]})
-    await until(lambda: is_let_in(login), "the login")
+    login = await operator.opened(tenant["kafka"])
     assert len(await login.read(tenant_events(tenant["name"]).name, expected=OPENING)) == OPENING
     await operator.stack.wait_healthy("accounts")
 
