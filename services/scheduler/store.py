@@ -32,7 +32,8 @@ ATTEMPT = Columns(
     " taken_per_node=placement.taken_per_node, resume, scheduled_at, start_deadline, ends_by, facts, stop"
 )
 PARSED = 2_000
-"""Number of specifications, of plans and of datasets that are kept parsed: each message of a job reads them again."""
+"""Number of specifications, of plans and of datasets that are kept parsed, some 60 MiB: each message of a job reads
+them again."""
 BASE = Columns("base_sha=sha, capabilities")
 DEPLOYMENT = Columns("tenant, slot, generation, is_ready, message")
 
@@ -53,7 +54,7 @@ ADD_JOB = f"""
     INSERT INTO job ({JOB.names}, spec, {PLANS.names}, {PROGRESS.names}, base_sha, config_hash)
     VALUES ({JOB.parameters()}, $8, {PLANS.parameters(9)}, {PROGRESS.parameters(11)}, $23, $24)"""
 
-# A plan is longer than all that changes beside it, and would be compressed anew.
+# A plan is longer than all that changes beside it, and would be compressed again.
 SAVE_JOB = f"""
     UPDATE job SET config_hash = $3, (plan, stage_plans) = ROW(coalesce($4, plan), coalesce($5, stage_plans)),
                    ({PROGRESS.names}) = ROW({PROGRESS.parameters(6)}), revision = revision + 1

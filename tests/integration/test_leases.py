@@ -115,10 +115,9 @@ async def holders(database: asyncpg.Connection, pool: str = "shared") -> dict[in
 async def test_a_lease_waits_for_training_and_goes_before_the_next_job(
     attempts: Attempts, database: asyncpg.Connection
 ):
+    # Two jobs are on two partitions: the first one gets the first device only if it is alone.
     pair = []
-    for _ in range(
-        2
-    ):  # two jobs are on two partitions: the first one gets the first device only if it is alone
+    for _ in range(2):
         pair.append(await attempts.schedule(pool="shared"))
         await attempts.until(pair[-1].job_id, NodesProvisioned)
     lease = await ask(attempts, purpose="scoring")

@@ -99,7 +99,7 @@ async def test_a_wait_in_the_queue_is_announced_and_has_no_deadline(attempts, sl
         await attempts.until(late.job_id, NodesProvisioned)
         for pid in processes_of(late):
             os.kill(pid, signal.SIGSTOP)
-        await until(lambda: any(each in REASONS for each in reasons_of(attempts, scheduled)), every=0.1)
+        await attempts.until(scheduled.job_id, NodesQueued, pool="cluster", waiting_for="Resources")
         await attempts.until(late.job_id, NodesReleased)
         assert {*attempts.story(scheduled.job_id, "node.events")} == {"NodesQueued"}
     provisioned = await attempts.until(scheduled.job_id, NodesProvisioned)
@@ -107,15 +107,6 @@ async def test_a_wait_in_the_queue_is_announced_and_has_no_deadline(attempts, sl
     await attempts.until(scheduled.job_id, TrainingStarted)
     await attempts.stop(scheduled, seconds=0)
     await attempts.until(scheduled.job_id, NodesReleased)
-
-
-REASONS = {"Resources", "Priority"}
-"""Slurm was seen to give either of them first to a job that waits for nodes."""
-
-
-def reasons_of(attempts: Attempts, scheduled: JobScheduled) -> list[str]:
-    """Why Slurm says that it waits, each time that it was announced."""
-    return [fact.waiting_for for fact in attempts.heard(scheduled.job_id, NodesQueued, pool="cluster")]
 
 
 async def test_what_no_partition_can_hold_is_no_capacity(attempts, slurm):
