@@ -28,7 +28,14 @@ def build(settings: Settings | None = None) -> Service:
     def connect(pools: Mapping[str, ClusterPool]) -> Mapping[str, Backend]:
         return _backends(pools, settings, node_keys)
 
-    handlers.register(service, Backends(local), node_keys, pools_file=settings.pools_file, connect=connect)
+    handlers.register(
+        service,
+        Backends(local),
+        node_keys,
+        pools_file=settings.pools_file,
+        connect=connect,
+        count_every=settings.count_every,
+    )
     for query in (
         store.PRUNE_NODES,
         store.PRUNE_ATTEMPTS,

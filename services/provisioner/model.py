@@ -165,8 +165,9 @@ class Pool:
     nodes: int
     devices_per_node: int
     price_per_device_hour: Decimal
-    file_nodes: int
-    """Nodes by the pools file as last read. An operator's capacity holds until the file says something new."""
+    file_nodes: int | None
+    """Nodes by the pools file as last read. An operator's capacity holds until the file says something new. None: as
+    many as its cluster has."""
     leased: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """Machine -> devices that nodes and leases have on it now."""
     leases: tuple[Lease, ...] = ()
@@ -194,6 +195,11 @@ class Pool:
     def is_local(self) -> bool:
         """Whether its machines are parts of this one, and have numbers for names."""
         return self.backend == LOCAL
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its nodes are those that its cluster has."""
+        return self.file_nodes is None
 
     @property
     def unused(self) -> tuple[int, ...]:

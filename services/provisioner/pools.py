@@ -25,10 +25,15 @@ def on_drained(pool: Pool, machine: int) -> Pool:
     return replace(pool, nodes=nodes, drained=tuple(sorted((*pool.drained, machine))))
 
 
+def on_counted(pool: Pool, machines: frozenset[str]) -> Pool:
+    """Return the pool with these machines of its cluster, which take work, but for those that are cordoned."""
+    return replace(pool, nodes=len(machines - {*pool.cordoned})) if pool.is_counted else pool
+
+
 def _as_in_file(known: Pool | None, pool: Pool) -> Pool:
     if known is None:
         return pool
     kept = replace(pool, leased=known.leased, leases=known.leases, cordoned=known.cordoned)
-    if pool.file_nodes != known.file_nodes:
+    if not pool.is_counted and pool.file_nodes != known.file_nodes:
         return replace(kept, nodes=max(0, pool.nodes - len(known.cordoned)))
     return replace(kept, nodes=known.nodes, drained=known.drained)

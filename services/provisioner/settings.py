@@ -48,6 +48,8 @@ class Settings(ServiceSettings):
     that are being created when it changes fail once, as infra."""
     logs_retention: Annotated[timedelta, Field(ge=timedelta(days=30))] = timedelta(days=30)
     """How long folders of ended attempts are kept. Their names are used up as long as a message may come again."""
+    count_every: Annotated[timedelta, Field(ge=timedelta(seconds=1))] = timedelta(seconds=30)
+    """How often clusters are asked how many machines take work, for pools that do not say their nodes."""
 
 
 class SlurmPool(BaseModel):
@@ -125,8 +127,8 @@ class PoolEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     capacity_type: CapacityType
-    nodes: NonNegativeInt
-    """Machines, each with `devices_per_node` devices."""
+    nodes: NonNegativeInt | None = None
+    """Machines, each with `devices_per_node` devices. None: those of its cluster that take work."""
     devices_per_node: PositiveInt | None = None
     """None: the GPUs that are counted, shared out among the nodes; 1 on a CPU, or where they cannot be counted."""
     price_per_device_hour: Usd = Decimal(0)
@@ -160,6 +162,16 @@ class PoolEntry(BaseModel):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _says_its_nodes(self) -> Self:
+        if self.nodes is None and self.backend == LOCAL:
+            raise ValueError("nodes: found nothing, expected how many it has")
+        if self.nodes is None and self.slurm and self.slurm.constraint:
+            raise ValueError(
+                "nodes: found nothing, expected how many meet slurm.constraint: Slurm does not say"
+            )
+        return self
+
     @property
     def cluster(self) -> ClusterPool | None:
         """Its backend's own table; None of a pool of this machine."""
@@ -178,11 +190,11 @@ class PoolEntry(BaseModel):
         """`gpus`: those of this machine; None: they cannot be counted, or it has no need of them."""
         devices = self.devices_per_node
         if devices is None:
-            devices = max(1, ((gpus or 0) - self.first_device) // max(1, self.nodes))
+            devices = max(1, ((gpus or 0) - self.first_device) // max(1, self.nodes or 0))
         return Pool(
             name,
             self.capacity_type,
-            self.nodes,
+            self.nodes or 0,
             devices,
             self.price_per_device_hour,
             file_nodes=self.nodes,

@@ -42,6 +42,8 @@ LOCK_POOL = f"SELECT {POOL.selected} FROM pool WHERE name = $1 FOR UPDATE"
 
 LOCK_POOLS = f"SELECT {POOL.selected} FROM pool ORDER BY name FOR UPDATE"
 
+COUNTED_POOLS = "SELECT name FROM pool WHERE file_nodes IS NULL AND NOT is_removed ORDER BY name"
+
 COUNT_DEVICES = "SELECT name, capacity_type, nodes * devices_per_node FROM pool WHERE NOT is_removed"
 COUNT_HELD = """
     SELECT name, capacity_type, count(device_lease.pool)
@@ -176,6 +178,11 @@ async def lock_pool(conn: Connection, name: str) -> Pool | None:
 
 async def lock_pools(conn: Connection) -> dict[str, Pool]:
     return {row["name"]: await _with_leases(conn, row) for row in await conn.fetch(LOCK_POOLS)}
+
+
+async def counted_pools(conn: Connection) -> list[str]:
+    """Return the names of pools that have as many nodes as their cluster."""
+    return [row["name"] for row in await conn.fetch(COUNTED_POOLS)]
 
 
 async def _with_leases(conn: Connection, row: Record) -> Pool:

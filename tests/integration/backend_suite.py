@@ -151,6 +151,11 @@ class BackendSuite:
         assert not attempt.is_queued
         assert spec.name in [status.name for status in await backend.list_owned()]
 
+    async def test_nodes_run_on_machines_that_take_work(self, backend, spec, tmp_path):
+        await self.started(backend, spec, tmp_path)
+        hosts = {member.host for member in (await backend.inspect(spec.name)).members}
+        assert hosts <= await backend.machines(spec.pool)
+
     async def test_each_node_has_its_own_key_which_no_other_user_can_read(self, backend, spec, tmp_path):
         await self.started(backend, spec, tmp_path)
         assert (await backend.inspect(spec.name)).has_keys

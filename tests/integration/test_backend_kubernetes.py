@@ -201,6 +201,17 @@ class TestKubernetesBackend(BackendSuite):
             member = await self.until_ended(backend, spec, 0)
         assert (member.exit_code, member.cause, member.notice_source) == (143, Cause.PREEMPTED, "taint")
 
+    async def test_a_machine_that_is_cordoned_tainted_or_of_another_kind_takes_no_work(
+        self, backend, kubernetes, monkeypatch
+    ):
+        monkeypatch.setattr(api, "NODES_PER_PAGE", 1)
+        first, second, *_ = kubernetes.nodes
+        assert await backend.machines("spot") == {*kubernetes.nodes}
+        with cordoned(kubernetes, first), tainted(kubernetes, second):
+            assert await backend.machines("spot") == {*kubernetes.nodes} - {first, second}
+        gpus = a_backend(kubernetes, node_selector={"gpu": "h100"})
+        assert await gpus.machines("spot") == frozenset()
+
     async def test_an_excluded_machine_is_not_used(self, backend, spec, kubernetes, tmp_path):
         *others, last = kubernetes.nodes
         spec = replace(spec, nodes=1, excluded=(*others, "sold"))

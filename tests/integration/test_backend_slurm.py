@@ -157,6 +157,15 @@ class TestSlurmBackend(BackendSuite):
         finally:
             slurm.run("scontrol", "update", f"NodeName={machine}", "State=RESUME")
 
+    async def test_a_drained_machine_takes_no_work(self, backend, slurm, tmp_path):
+        assert await backend.machines("spot") == {*slurm.nodes}
+        slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
+        try:
+            assert await backend.machines("spot") == {*slurm.nodes} - {"n3"}
+        finally:
+            slurm.run("scontrol", "update", "NodeName=n3", "State=RESUME")
+        assert await a_backend(slurm, tmp_path, partition="moon").machines("spot") == frozenset()
+
     async def test_an_excluded_machine_is_not_used(self, backend, spec, slurm, tmp_path):
         spec = replace(spec, excluded=("n1", "n3"))
         await self.started(backend, spec, tmp_path)

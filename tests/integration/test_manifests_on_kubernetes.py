@@ -251,7 +251,7 @@ class TestRights:
             for rule in role["rules"]
             for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"])
         }
-        assert allowed == granted | {("", "nodes", "get")}
+        assert allowed == granted | {("", "nodes", "get"), ("", "nodes", "list")}
 
     def test_it_may_do_nothing_where_the_passwords_are(self, cluster, applied):
         allowed = [
@@ -260,7 +260,7 @@ class TestRights:
             for resource, verb in product(resources, VERBS)
             if may(cluster, PROVISIONER, group, resource, verb, within=NAMESPACE)
         ]
-        assert allowed == [("nodes", "get")]
+        assert allowed == [("nodes", "get"), ("nodes", "list")]
 
     @pytest.mark.parametrize("account", ["retune-service", "default"])
     def test_no_other_service_may_ask_for_anything(self, cluster, applied, account: str):

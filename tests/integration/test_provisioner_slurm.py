@@ -11,6 +11,7 @@ import pytest
 
 from deploy.local.stack import Stack
 from deploy.slurm.cluster import SlurmCluster
+from schemas.base import CommandRefused
 from schemas.job import JobScheduled, StopReason
 from schemas.node import (
     CordonMachine,
@@ -24,6 +25,7 @@ from schemas.node import (
     NodesReleased,
     PoolCapacityChanged,
     ProvisioningFailed,
+    SetPoolCapacity,
     UncordonMachine,
 )
 from schemas.training import TrainingStarted, TrainingStopped
@@ -51,6 +53,16 @@ folder = "{folder}/cluster"
 conf = "{conf}"
 partition = "spot"
 flags = ["--exclusive"]
+
+[pools.counted]
+capacity_type = "spot"
+device = "cpu"
+backend = "slurm"
+
+[pools.counted.slurm]
+folder = "{folder}/counted"
+conf = "{conf}"
+partition = "spot"
 """
 
 
@@ -58,7 +70,7 @@ flags = ["--exclusive"]
 def env(stack: Stack, slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("provisioner")
     pools = POOLS + SLURM_POOL.format(folder=folder, conf=slurm.conf)
-    return provisioner_env_of(stack, folder, pools, save_seconds=3.0)
+    return provisioner_env_of(stack, folder, pools, save_seconds=3.0) | {"PROVISIONER_COUNT_EVERY": "PT1S"}
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +205,23 @@ async def test_a_name_that_slurm_does_not_know_keeps_no_job_from_it(attempts, sl
     assert await host_of(attempts, await attempts.schedule(pool="cluster")) in slurm.nodes
     await attempts.write("admin", UncordonMachine(pool="cluster", machine="gone"))
     await attempts.until("cluster", MachineUncordoned, machine="gone")
+
+
+async def test_a_pool_that_does_not_say_its_nodes_has_those_that_take_work(attempts, slurm):
+    await attempts.until("counted", PoolCapacityChanged, nodes=len(slurm.nodes))
+    slurm.run("scontrol", "update", "NodeName=n3", "State=DRAIN", "Reason=test")
+    try:
+        await attempts.until("counted", PoolCapacityChanged, nodes=len(slurm.nodes) - 1, cordoned=())
+        await attempts.write("admin", CordonMachine(pool="counted", machine="n2", reason="fan"))
+        await attempts.until(
+            "counted", PoolCapacityChanged, nodes=len(slurm.nodes) - 2, cordoned=("n2",), free=2
+        )
+    finally:
+        slurm.run("scontrol", "update", "NodeName=n3", "State=RESUME")
+    await attempts.until("counted", PoolCapacityChanged, nodes=len(slurm.nodes) - 1, cordoned=("n2",))
+    await attempts.write("admin", UncordonMachine(pool="counted", machine="n2"))
+    await attempts.until("counted", MachineUncordoned)
+    await attempts.write("admin", SetPoolCapacity(pool="counted", nodes=1))
+    refusal = await attempts.until("counted", CommandRefused)
+    assert refusal.code == "nodes_counted"
+    assert "pool counted has the nodes of its cluster" in refusal.message

@@ -110,6 +110,9 @@ class Engine:
             if not self._dirty:
                 self._dirty |= dict.fromkeys(self.attempts)
 
+    async def machines(self, pool: str) -> frozenset[str]:
+        raise NotImplementedError("the pools here say their nodes")
+
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         await pause(self._world.hop())
         node = self._node(name, index)

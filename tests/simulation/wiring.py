@@ -194,6 +194,7 @@ def wire_provisioner(kernel: "Kernel") -> None:
         NODE_KEYS,
         pools_file=PoolsFile(kernel.world.pools),
         connect=lambda _: {},
+        count_every=MINUTE,
     )
 
 

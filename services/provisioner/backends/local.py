@@ -76,6 +76,9 @@ class LocalBackend:
     def watch(self) -> AsyncIterator[AttemptStatus]:
         return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
 
+    async def machines(self, pool: str) -> frozenset[str]:
+        return frozenset({platform.node()})
+
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         await asyncio.to_thread(_notify, self._folders.folder(name) / str(index), deadline)
 

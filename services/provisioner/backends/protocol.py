@@ -197,6 +197,9 @@ class Backend(Protocol):
     def watch(self) -> AsyncIterator[AttemptStatus]:
         """Yield statuses as they change, and all of them at the beginning and now and then; without end."""
 
+    async def machines(self, pool: str) -> frozenset[str]:
+        """Return the names (`Member.host`) of the pool's machines that take work, those too that have no room now."""
+
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         """Notify the node's runner that it ends at `deadline`, on Postgres' clock; nothing more happens here."""
 

@@ -32,11 +32,18 @@ PARALLEL_ENDS = 8
 
 
 def register(
-    service: Service, backends: Backends, node_keys: NodeKeys, *, pools_file: Path, connect: Connect
+    service: Service,
+    backends: Backends,
+    node_keys: NodeKeys,
+    *,
+    pools_file: Path,
+    connect: Connect,
+    count_every: timedelta,
 ) -> None:
-    """`connect`: returns the backends of the pools that are not of this machine."""
+    """`connect`: returns the backends of the pools that are not of this machine. `count_every`: how often the
+    machines of clusters are counted."""
     _register_messages(service)
-    _register_pools(service, Pools(service, pools_file, backends, connect))
+    _register_pools(service, Pools(service, pools_file, backends, connect), count_every)
     _register_machines(service)
     _register_leases(service, LeaseNodes(service, backends, node_keys))
     _register_cluster(service, Cluster(service, backends, node_keys, lease_nodes.observed))
@@ -52,10 +59,11 @@ def _register_messages(service: Service) -> None:
     service.on_timer(Due, messages.due)
 
 
-def _register_pools(service: Service, pools: Pools) -> None:
+def _register_pools(service: Service, pools: Pools, count_every: timedelta) -> None:
     service.on_start(pools.read)
     service.on(DrainNode, pools.drain_node)
     service.on(SetPoolCapacity, pools.set_capacity)
+    service.every(count_every, pools.count, singleton=True)
 
 
 def _register_machines(service: Service) -> None:

@@ -8,14 +8,17 @@ from schemas.node import DrainNode, SetPoolCapacity
 from services.provisioner import decide, pools, store
 from services.provisioner.backends.dispatch import Backends
 from services.provisioner.backends.gpus import count_gpus
-from services.provisioner.backends.protocol import Backend
+from services.provisioner.backends.protocol import Backend, BackendFailed
 from services.provisioner.handlers.apply import apply
 from services.provisioner.handlers.leases import announce
 from services.provisioner.model import Pool
 from services.provisioner.settings import ClusterPool, parse_clusters, parse_pools
 from shared.errors import Refused
+from shared.log import get_logger
 from shared.messaging.unit import Unit
 from shared.service import Service
+
+log = get_logger(__name__)
 
 Connect = Callable[[Mapping[str, ClusterPool]], Mapping[str, Backend]]
 """Returns the backends of pools that are not of this machine."""
@@ -59,7 +62,29 @@ class Pools:
         pool = await store.lock_pool(unit.conn, command.pool)
         if pool is None:
             raise Refused("unknown_pool", f"no pool {command.pool}", param="pool")
+        if pool.is_counted:
+            message = (
+                f"pool {pool.name} has the nodes of its cluster: drain them there, or set nodes in its file"
+            )
+            raise Refused("nodes_counted", message, param="pool")
         await _save(unit, replace(pool, nodes=command.nodes, drained=()))
+
+    async def count(self) -> None:
+        """Take in how many machines take work, for the pools that have as many as their cluster."""
+        async with self.service.unit() as unit:
+            names = await store.counted_pools(unit.conn)
+        for name in names:
+            try:
+                machines = await self.backends.of(name).machines(name)
+            except BackendFailed as failure:
+                log.warning("machines are not counted", pool=name, error=str(failure))
+                continue
+            async with self.service.unit() as unit:
+                pool = await store.lock_pool(unit.conn, name)
+                counted = pool and pools.on_counted(pool, machines)
+                if counted and counted != pool:
+                    log.info("machines counted", pool=name, nodes=counted.nodes)
+                    await _save(unit, counted)
 
 
 async def _save(unit: Unit, pool: Pool) -> None:

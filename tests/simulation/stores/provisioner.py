@@ -23,6 +23,10 @@ async def lock_pools(conn: Tables) -> dict[str, Pool]:
     return {pool.name: _with_leases(conn, pool) for pool in conn.rows("pool")}
 
 
+async def counted_pools(conn: Tables) -> list[str]:
+    return sorted(pool.name for pool in conn.rows("pool") if pool.is_counted and not pool.is_removed)
+
+
 def _with_leases(conn: Tables, pool: Pool) -> Pool:
     cordoned = sorted(cordon.machine for cordon in conn.rows("cordon") if cordon.pool == pool.name)
     open_leases = [

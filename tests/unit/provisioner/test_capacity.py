@@ -172,6 +172,20 @@ class TestPools:
         changed = pools.on_pools_read(known, {"spot": a_pool(nodes=3)})[0]
         assert (changed.nodes, changed.free) == (3, {0: 0, 1: 2, 2: 2})
 
+    def test_of_a_cluster_that_is_counted_are_its_machines_but_for_those_that_are_cordoned(self):
+        machines = frozenset({"n1", "n2", "n3"})
+        counted = pools.on_counted(a_pool(nodes=0, file_nodes=None, cordoned=("n2", "sold")), machines)
+        assert counted.nodes == 2
+        assert pools.on_counted(a_pool(nodes=4), machines).nodes == 4
+        [read_again] = pools.on_pools_read({"spot": counted}, {"spot": a_pool(nodes=0, file_nodes=None)})
+        assert read_again.nodes == 2
+        [said] = pools.on_pools_read({"spot": counted}, {"spot": a_pool(nodes=5)})
+        assert said.nodes == 3
+        [counted_now] = pools.on_pools_read(
+            {"spot": a_pool(nodes=4)}, {"spot": a_pool(nodes=0, file_nodes=None)}
+        )
+        assert counted_now.nodes == 4, "until it is counted"
+
     def test_prices_follow_the_file(self):
         dearer = a_pool(price_per_device_hour=Decimal(9))
         assert pools.on_pools_read({"spot": a_pool()}, {"spot": dearer})[0].price_per_device_hour == 9

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.provisioner.backends.kubernetes import manifest
+from services.provisioner.backends.kubernetes.machines import takes_pods
 from services.provisioner.backends.kubernetes.status import (
     Attempt,
     Job,
@@ -394,3 +395,50 @@ class TestParsing:
 
     def test_a_mark_is_the_record_of_nothing(self):
         assert parse_record(manifest.mark("a-x-e1", "retune")) == Record("a-x-e1", is_stopped=True)
+
+
+class TestMachines:
+    """Which Nodes take pods of a pool."""
+
+    def a_node(
+        self, *, ready: str = "True", allocatable: Mapping[str, str] | None = None, **spec: Any
+    ) -> Any:
+        conditions = [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": ready}]
+        return {"spec": spec, "status": {"conditions": conditions, "allocatable": allocatable or {}}}
+
+    @pytest.mark.parametrize("ready", ["False", "Unknown"])
+    def test_one_that_is_not_ready_takes_none(self, ready):
+        assert takes_pods(self.a_node(), POOL)
+        assert not takes_pods(self.a_node(ready=ready), POOL)
+        assert not takes_pods({"spec": {}, "status": {"conditions": None}}, POOL)
+
+    def test_one_that_is_cordoned_takes_none(self):
+        assert not takes_pods(self.a_node(unschedulable=True), POOL)
+
+    def test_one_without_the_accelerator_takes_none(self):
+        pool = POOL.model_copy(update={"accelerator_resource": "nvidia.com/gpu"})
+        assert takes_pods(self.a_node(allocatable={"nvidia.com/gpu": "8"}), pool)
+        assert not takes_pods(self.a_node(allocatable={"nvidia.com/gpu": "0"}), pool)
+        assert not takes_pods(self.a_node(allocatable={"cpu": "8"}), pool)
+
+    @pytest.mark.parametrize(
+        ("toleration", "is_tolerated"),
+        [
+            ({"key": "spot", "operator": "Exists"}, True),
+            ({"operator": "Exists"}, True),
+            ({"key": "spot", "value": "yes"}, True),
+            ({"key": "spot", "value": "yes", "effect": "NoSchedule"}, True),
+            ({"key": "spot", "value": "yes", "effect": "NoExecute"}, False),
+            ({"key": "spot", "value": "no"}, False),
+            ({"key": "spot"}, False),
+            ({"key": "gpu", "operator": "Exists"}, False),
+            ({"key": "spot", "operator": "Gt", "value": "yes"}, False),
+        ],
+    )
+    def test_a_taint_keeps_pods_away_that_do_not_tolerate_it(self, toleration, is_tolerated):
+        node = self.a_node(taints=[{"key": "spot", "value": "yes", "effect": "NoSchedule"}])
+        assert not takes_pods(node, POOL)
+        assert takes_pods(node, POOL.model_copy(update={"tolerations": (toleration,)})) is is_tolerated
+
+    def test_what_is_better_avoided_takes_pods(self):
+        assert takes_pods(self.a_node(taints=[{"key": "old", "effect": "PreferNoSchedule"}]), POOL)

@@ -150,6 +150,18 @@ def test_pools_file_says_what_a_pools_pods_are():
     )
 
 
+def test_a_pool_of_a_cluster_may_leave_its_nodes_to_it():
+    text = SLURM.replace("nodes = 1\n", "")
+    on_slurm = 'backend = "slurm"\n[pools.a.slurm]\nfolder = "/shared"\npartition = "p"\n'
+    pool = parsed(text + on_slurm)["a"]
+    assert (pool.file_nodes, pool.nodes, pool.is_counted) == (None, 0, True)
+    assert not parsed(SLURM)["a"].is_counted
+    with pytest.raises(ValueError, match=r"pools\.a: nodes: found nothing, expected how many it has"):
+        parsed(text)
+    with pytest.raises(ValueError, match=r"pools\.a: nodes: found nothing, .* meet slurm\.constraint"):
+        parsed(text + on_slurm + 'constraint = "h100"\n')
+
+
 @pytest.mark.parametrize("line", ['installation = "My Own"', "fenced_after_seconds = 29", "gang = true"])
 def test_what_no_pool_of_kubernetes_has_is_refused(line):
     with pytest.raises(ValueError, match=r"pools\.a\.kubernetes"):

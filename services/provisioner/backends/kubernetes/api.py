@@ -20,6 +20,9 @@ REQUEST_SECONDS = 30.0
 LOGIN_SECONDS = 60.0
 """Time after which the kubeconfig is read again: its tokens may end."""
 GANGS = "/apis/scheduling.k8s.io/v1alpha2"
+NODES = "/api/v1/nodes"
+NODES_PER_PAGE = 200
+"""A node takes tens of kilobytes: the images that it has."""
 NOT_FOUND = 404
 CONFLICT = 409
 FULL = "exceeded quota"
@@ -76,9 +79,22 @@ class Kubernetes:
     async def is_ready(self, node: str) -> bool:
         """Return whether the machine exists, and its kubelet is heard of."""
         async with self._client() as client:
-            content = await _ask(client, "GET", f"/api/v1/nodes/{node}", expected=NOT_FOUND)
+            content = await _ask(client, "GET", f"{NODES}/{node}", expected=NOT_FOUND)
         conditions = content["status"].get("conditions", ()) if content else ()
         return any(each["type"] == "Ready" and each["status"] != "Unknown" for each in conditions)
+
+    async def nodes(self, labels: Mapping[str, str]) -> AsyncIterator[Object]:
+        """Yield the machines that have these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        query = {"labelSelector": selector, "limit": str(NODES_PER_PAGE), "continue": ""}
+        async with self._client() as client:
+            while True:
+                page = await _ask(client, "GET", NODES, query=query)
+                for node in page["items"]:
+                    yield node
+                query["continue"] = page["metadata"].get("continue", "")
+                if not query["continue"]:
+                    return
 
     async def has_gangs(self) -> bool:
         """Return whether the cluster schedules all pods of a PodGroup or none."""

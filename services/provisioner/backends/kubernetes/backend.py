@@ -20,6 +20,7 @@ from datetime import date, datetime, timedelta
 from schemas.layout import is_dns_label
 from services.provisioner.backends.kubernetes import manifest
 from services.provisioner.backends.kubernetes.api import STRATEGIC, Kubernetes
+from services.provisioner.backends.kubernetes.machines import takes_pods
 from services.provisioner.backends.kubernetes.manifest import ATTEMPT, FORGOTTEN, INSTALLATION, NOTICE
 from services.provisioner.backends.kubernetes.status import (
     Attempt,
@@ -103,6 +104,11 @@ class KubernetesBackend:
 
     def watch(self) -> AsyncIterator[AttemptStatus]:
         return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
+
+    async def machines(self, pool: str) -> frozenset[str]:
+        of = self._pools[pool]
+        nodes = self._api.nodes(of.node_selector)
+        return frozenset([node["metadata"]["name"] async for node in nodes if takes_pods(node, of)])
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         """Delete the pod with a grace until then, unless somebody has: nothing else makes a kubelet send SIGTERM."""

@@ -33,7 +33,7 @@ from services.provisioner.backends.folders import (
 from services.provisioner.backends.polling import poll
 from services.provisioner.backends.protocol import AttemptSpec, AttemptStatus, BackendFailed, SpecConflict
 from services.provisioner.backends.slurm.commands import Slurm
-from services.provisioner.backends.slurm.jobs import Job, folder_of
+from services.provisioner.backends.slurm.jobs import Job, MachineState, folder_of
 from services.provisioner.backends.slurm.script import batch_script, keeper_options, sbatch_arguments
 from services.provisioner.backends.slurm.status import Cluster, end_of, is_quiet, may_live, status_of
 from services.provisioner.node_keys import NodeKeys
@@ -96,6 +96,10 @@ class SlurmBackend:
 
     def watch(self) -> AsyncIterator[AttemptStatus]:
         return poll(self.list_owned, period_seconds=POLL_SECONDS, resync_polls=RESYNC_POLLS)
+
+    async def machines(self, pool: str) -> frozenset[str]:
+        of_partition = await self._slurm.machines(self._pools[pool].partition)
+        return frozenset(name for name, machine in of_partition.items() if machine.state is MachineState.UP)
 
     async def notify(self, name: str, index: int, deadline: datetime) -> None:
         node = self._folders.folder(name) / str(index)

@@ -43,8 +43,10 @@ class Slurm:
             )
             raise BackendFailed(message) from error
 
-    async def machines(self) -> dict[str, Machine]:
-        return parse_machines(await self._run("sinfo", "--noheader", "--Node", "--format=%N|%T|%o"))
+    async def machines(self, partition: str | None = None) -> dict[str, Machine]:
+        """Return the machines of the partition; None: of all."""
+        chosen = [f"--partition={partition}"] if partition else []
+        return parse_machines(await self._run("sinfo", "--noheader", "--Node", "--format=%N|%T|%o", *chosen))
 
     async def names(self, machines: str) -> tuple[str, ...]:
         """Return the names of what Slurm writes as `n[1-2]`, in the order in which srun numbers its tasks."""
