@@ -1,14 +1,13 @@
 """SQL that the page asks: lists and counts of jobs, curves, and whether anything that it shows has changed."""
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import accumulate
 from typing import Literal
 
-from schemas.base import Value
 from schemas.lifecycle import JobState
+from services.gateway.filters import ListFilter, escaped, patterns
 from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row, StoredFile
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
@@ -17,6 +16,7 @@ from services.gateway.readmodels import (
     JOB_COLUMNS,
     MODEL_COLUMNS,
     ROUTE_COLUMNS,
+    TRAINING_FILE,
     WITH_MUTES,
 )
 from services.gateway.store import columns, find, select
@@ -30,14 +30,12 @@ STEPS_OF_A_SAMPLE = 4
 """Newest steps of a bucket whose mean is taken."""
 
 
-class JobFilter(Value):
-    """Which jobs of a tenant a list shows; without any field all of them."""
+class JobFilter(ListFilter):
+    """Words are searched in the id, the names and the metadata."""
 
     states: tuple[JobState, ...] = ()
     metadata: dict[str, str] | None = None
     """What jobs must have; empty for those that have none."""
-    words: tuple[str, ...] = ()
-    """Each is somewhere in the id, the names or the metadata."""
     base: str | None = None
     """Part of the base model's name."""
     method: str | None = None
@@ -240,6 +238,8 @@ LIST_JOBS_STARTED_FROM = f"""
 FILES_BY_DIGEST = f"""
     SELECT DISTINCT ON (sha256) {columns(StoredFile)} FROM file
      WHERE tenant = $1 AND sha256 = ANY ($2) AND state = 'uploaded' ORDER BY sha256, created_at DESC"""
+NAMES_OF_TRAINING_FILES = f"""
+    SELECT dataset_id, {TRAINING_FILE} AS filename FROM dataset WHERE tenant = $1 AND dataset_id = ANY ($2)"""
 ADDRESS_OF_ID = """
     SELECT '/jobs/' || job_id FROM job WHERE job_id = $2 AND tenant = $1
     UNION ALL SELECT '/datasets/' || dataset_id FROM dataset WHERE dataset_id = $2 AND tenant = $1
@@ -307,15 +307,10 @@ async def count_jobs(database: Database, tenant: str, job_filter: JobFilter) -> 
 
 
 def _matching(job_filter: JobFilter) -> tuple[object, ...]:
-    words = [f"%{escaped(word)}%" for word in job_filter.words] or None
+    words = patterns(job_filter.words)
     base = job_filter.base and f"%{escaped(job_filter.base)}%"
     ages = job_filter.created_within, job_filter.ended_within
     return job_filter.metadata, words, base, job_filter.method, job_filter.cost_above, *ages
-
-
-def escaped(text: str) -> str:
-    """Take the meaning from characters that LIKE gives one."""
-    return re.sub(r"([\\%_])", r"\\\1", text)
 
 
 async def find_job_version(database: Database, job_id: str, tenant: str) -> str | None:
@@ -415,6 +410,14 @@ async def find_files(database: Database, tenant: str, digests: Sequence[str]) ->
     """Return the newest of the tenant's files with these bytes by their sha256; without those that are deleted."""
     rows = await select(StoredFile, database, FILES_BY_DIGEST, tenant, digests)
     return {row.sha256: row for row in rows}
+
+
+async def find_names_of_training_files(
+    database: Database, tenant: str, dataset_ids: Sequence[str]
+) -> dict[str, str]:
+    """Return the names by dataset; without those whose file is deleted."""
+    rows = await database.fetch(NAMES_OF_TRAINING_FILES, tenant, dataset_ids)
+    return {row["dataset_id"]: row["filename"] for row in rows if row["filename"] is not None}
 
 
 async def list_routes_of_model(database: Database, tenant: str, model_id: str) -> list[Route]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec
+from services.gateway.filters import EVERYTHING, ListFilter
 from services.gateway.model import (
     BaseModelDetail,
     Checkpoint,
@@ -121,12 +122,20 @@ SAME_DATASET = f"""
      WHERE tenant = $1 AND files = $2 AND policy = $3 AND detail ->> 'base_sha' = $4
        AND state IN ('ready', 'rejected')
      ORDER BY created_at DESC LIMIT 1"""
+# The name that its owner has given to the newest file with these bytes.
+TRAINING_FILE = """
+    (SELECT filename FROM file
+      WHERE file.tenant = dataset.tenant AND file.state = 'uploaded'
+        AND sha256 = coalesce(detail #>> '{files,training}', files[1])
+      ORDER BY file.created_at DESC LIMIT 1)"""
 LIST_DATASETS = f"""
     SELECT {columns(Dataset)} FROM dataset
      WHERE tenant = $1
        AND ($2::text IS NULL OR (created_at, dataset_id) <
             (SELECT created_at, dataset_id FROM dataset WHERE dataset_id = $2 AND tenant = $1))
-     ORDER BY created_at DESC, dataset_id DESC LIMIT $3"""
+       AND ($3::text[] IS NULL OR state = ANY ($3))
+       AND ($4::text[] IS NULL OR concat_ws(' ', dataset_id, {TRAINING_FILE}) ILIKE ALL ($4))
+     ORDER BY created_at DESC, dataset_id DESC LIMIT $5"""
 FIND_DATASET = f"SELECT {columns(Dataset)} FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 LIST_SUITES = f"SELECT {columns(Suite)} FROM suite ORDER BY is_benchmark DESC, name"
 FIND_POLICY = "SELECT detail FROM gate_policy"
@@ -142,8 +151,9 @@ LIST_MODELS = f"""
        AND ($4::text IS NULL OR base_sha = $4)
        AND ($5::text IS NULL OR (created_at, model_id) <
             (SELECT created_at, model_id FROM model WHERE model_id = $5 AND tenant = $1))
-       AND strpos(lower(concat_ws(' ', full_name, model_id, job_id, stage)), lower($6)) > 0
-     ORDER BY created_at DESC, model_id DESC LIMIT $7"""
+       AND ($6::text[] IS NULL OR stage = ANY ($6))
+       AND ($7::text[] IS NULL OR concat_ws(' ', full_name, model_id, job_id, stage) ILIKE ALL ($7))
+     ORDER BY created_at DESC, model_id DESC LIMIT $8"""
 VERSIONS_NAMED = "SELECT model_id FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2) LIMIT 2"
 FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
@@ -168,7 +178,14 @@ IS_ROUTE_EXPECTED = """
             AND NOT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2))"""
 IS_ROUTE_IDLE = """
     SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'ready' AND replicas = '[]')"""
-LIST_ROUTES = f"SELECT {ROUTE_COLUMNS} FROM route WHERE tenant = $1 AND slot > $2 ORDER BY slot LIMIT $3"
+LIST_ROUTES = f"""
+    SELECT {ROUTE_COLUMNS} FROM route
+     WHERE tenant = $1 AND slot > $2 AND ($3::text[] IS NULL OR state = ANY ($3))
+       AND ($4::text[] IS NULL
+            OR concat_ws(' ', slot, model_id,
+                         (SELECT full_name FROM model WHERE model.model_id = route.model_id AND model.tenant = $1))
+               ILIKE ALL ($4))
+     ORDER BY slot LIMIT $5"""
 READY_REPLICAS_OF_BASE = f"""
     SELECT {columns(Replica)} FROM replica
      WHERE base_model = $1 AND is_ready AND base_sha = (SELECT base_sha FROM base_model WHERE name = $1)"""
@@ -253,8 +270,11 @@ async def find_same_dataset(source: Source, tenant: str, spec: DatasetSpec) -> D
     return await find(Dataset, source, SAME_DATASET, tenant, digests_of(spec), policy, spec.base_sha)
 
 
-async def list_datasets(database: Database, tenant: str, *, after: str | None, limit: int) -> list[Dataset]:
-    return await select(Dataset, database, LIST_DATASETS, tenant, after, limit)
+async def list_datasets(
+    database: Database, tenant: str, *, after: str | None, limit: int, only: ListFilter = EVERYTHING
+) -> list[Dataset]:
+    """Words of `only` are searched in the id and the name of the training file."""
+    return await select(Dataset, database, LIST_DATASETS, tenant, after, *only.values, limit)
 
 
 async def find_tenant_of_dataset(source: Source, dataset_id: str) -> str | None:
@@ -336,11 +356,11 @@ async def list_models(
     base_sha: str | None,
     after: str | None,
     limit: int,
-    text: str = "",
+    only: ListFilter = EVERYTHING,
 ) -> list[ModelVersion]:
-    """`text`: a part of their name, id, job or stage, in letters of either case."""
+    """Words of `only` are searched in the name, the id, the job and the stage; its states are stages."""
     of_lineage = base_model, dataset_version, base_sha
-    return await select(ModelVersion, database, LIST_MODELS, tenant, *of_lineage, after, text, limit)
+    return await select(ModelVersion, database, LIST_MODELS, tenant, *of_lineage, after, *only.values, limit)
 
 
 async def versions_named(database: Database, tenant: str, name: str) -> list[str]:
@@ -361,8 +381,11 @@ async def find_route(database: Database, tenant: str, slot: str) -> Route | None
     return await find(Route, database, FIND_ROUTE, tenant, slot)
 
 
-async def list_routes(database: Database, tenant: str, *, after: str, limit: int) -> list[Route]:
-    return await select(Route, database, LIST_ROUTES, tenant, after, limit)
+async def list_routes(
+    database: Database, tenant: str, *, after: str, limit: int, only: ListFilter = EVERYTHING
+) -> list[Route]:
+    """Words of `only` are searched in the slot and in the id and name of its model."""
+    return await select(Route, database, LIST_ROUTES, tenant, after, *only.values, limit)
 
 
 async def is_route_idle(database: Database, tenant: str, slot: str) -> bool:

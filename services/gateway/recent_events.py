@@ -1,10 +1,10 @@
 """The newest events of each tenant with their records, for people to read; `handlers` writes them."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schemas.base import Message
+from services.gateway.filters import escaped
 from services.gateway.model import Row
 from services.gateway.store import columns, find, select
 from services.gateway.timeline import sentence
@@ -54,8 +54,7 @@ class EventFilter:
     @property
     def pattern(self) -> str | None:
         """What LIKE takes; None without a text."""
-        escaped = re.sub(r"([\\%_])", r"\\\1", self.text)
-        return f"%{escaped}%" if self.text else None
+        return f"%{escaped(self.text)}%" if self.text else None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from schemas.sweep import Parameters, SubmitSweep, SweepSpec, SweepState, TrialState
 from services.gateway import responses
+from services.gateway.filters import EVERYTHING, ListFilter
 from services.gateway.model import Row
 from services.gateway.representations import unix
 from services.gateway.store import find, select
@@ -46,9 +47,13 @@ class TrialRow(Row):
 
 SWEEP_COLUMNS = "number, sweep_id, name, dataset_id, spec, state, best, message, created_at, finished_at"
 FIND_SWEEP = f"SELECT {SWEEP_COLUMNS} FROM sweep WHERE sweep_id = $1 AND tenant = $2"
+MATCHING_SWEEPS = """
+      FROM sweep
+     WHERE tenant = $1 AND ($2::text[] IS NULL OR state = ANY ($2))
+       AND ($3::text[] IS NULL OR concat_ws(' ', sweep_id, name, spec #>> '{job,base_model}') ILIKE ALL ($3))"""
 LIST_SWEEPS = f"""
-    SELECT {SWEEP_COLUMNS} FROM sweep WHERE tenant = $1 AND ($2::bigint IS NULL OR number < $2)
-     ORDER BY number DESC LIMIT $3"""
+    SELECT {SWEEP_COLUMNS} {MATCHING_SWEEPS} AND ($4::bigint IS NULL OR number < $4)
+     ORDER BY number DESC LIMIT $5"""
 LIST_TRIALS = """
     SELECT sweep_id, trial.number, job_id, parameters, trial.state, trial.valid_loss, trial.duplicate_of,
            trial.message, coalesce(cost, 0) AS cost, fine_tuned_model, job.valid_loss AS newest_loss,
@@ -68,9 +73,9 @@ SWEEP_VERSION = """
       FROM sweep WHERE sweep_id = $1 AND tenant = $2"""
 
 # Of the newest sweeps; trials change only while their sweep runs.
-LIST_VERSION = """
+LIST_VERSION = f"""
     SELECT string_agg(concat_ws('/', sweep.xmin, trials.newest), ' ' ORDER BY sweep.number)
-      FROM (SELECT sweep_id, number, state, xmin FROM sweep WHERE tenant = $1 ORDER BY number DESC LIMIT $2) AS sweep
+      FROM (SELECT sweep_id, number, state, xmin {MATCHING_SWEEPS} ORDER BY number DESC LIMIT $4) AS sweep
       LEFT JOIN LATERAL (
            SELECT concat_ws('.', max(trial.xmin::text::bigint), max(job.xmin::text::bigint)) AS newest
              FROM trial LEFT JOIN job USING (job_id)
@@ -87,9 +92,11 @@ async def find_sweep(source: Connection | Database, sweep_id: str, tenant: str) 
     return await find(SweepRow, source, FIND_SWEEP, sweep_id, tenant)
 
 
-async def list_sweeps(database: Database, tenant: str, *, before: int | None, limit: int) -> list[SweepRow]:
-    """Return sweeps, the newest first."""
-    return await select(SweepRow, database, LIST_SWEEPS, tenant, before, limit)
+async def list_sweeps(
+    database: Database, tenant: str, *, before: int | None, limit: int, only: ListFilter = EVERYTHING
+) -> list[SweepRow]:
+    """Return sweeps, the newest first. Words of `only` are searched in the id, the name and the base model's name."""
+    return await select(SweepRow, database, LIST_SWEEPS, tenant, *only.values, before, limit)
 
 
 async def list_trials(source: Connection | Database, sweep_ids: Sequence[str], tenant: str) -> list[TrialRow]:
@@ -97,9 +104,9 @@ async def list_trials(source: Connection | Database, sweep_ids: Sequence[str], t
     return await select(TrialRow, source, LIST_TRIALS, sweep_ids, tenant)
 
 
-async def find_list_version(database: Database, tenant: str, *, limit: int) -> str:
+async def find_list_version(database: Database, tenant: str, *, limit: int, only: ListFilter) -> str:
     """Return a text that changes whenever what a list shows of the newest sweeps does."""
-    version: str | None = await database.fetchval(LIST_VERSION, tenant, limit)
+    version: str | None = await database.fetchval(LIST_VERSION, tenant, *only.values, limit)
     return version or ""
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import ValidationError
 
@@ -11,7 +11,7 @@ from schemas.excerpts import DatasetExcerpts
 from schemas.report import DatasetReport, FileReport
 from services.gateway import job_readmodels, model, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
-from services.gateway.page import dataset_drafts, new_job, render, reports, streams
+from services.gateway.page import dataset_drafts, lists, new_job, render, reports, streams
 from services.gateway.page.excerpts import excerpts_view
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.routes import datasets
@@ -22,38 +22,45 @@ router = APIRouter()
 
 ROWS = 50
 JOBS = 20
+Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(reports.STATES)))]
 
 
 @router.get("/datasets")
-async def listed(request: Request, visitor: Present, context: Context, after: str | None = None) -> Response:
+async def datasets_page(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
     """The tenant's datasets, newest first."""
     tenant, database = visitor.principal.tenant, context.service.database
-    if after is not None and await readmodels.find_dataset(database, after, tenant) is None:
-        raise invalid_cursor(after)
-    shown = await _list(visitor, context, after)
-    stream = None if after else "/datasets/stream"
-    return render.page(request, "datasets.html.jinja", visitor, stream=stream, **shown)
+    if listed.after and await readmodels.find_dataset(database, listed.after, tenant) is None:
+        raise invalid_cursor(listed.after)
+    shown = await _list(visitor, context, listed)
+    return render.page(request, "datasets.html.jinja", visitor, stream=listed.stream, **shown)
 
 
-async def _list(visitor: Visitor, context: Gateway, after: str | None = None) -> dict[str, Any]:
+async def _list(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    rows = await readmodels.list_datasets(database, tenant, after=after, limit=ROWS + 1)
+    rows = await readmodels.list_datasets(
+        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only
+    )
+    shown = [row.dataset_id for row in rows[:ROWS]]
+    names = await job_readmodels.find_names_of_training_files(database, tenant, shown)
     return {
         "datasets": [reports.dataset_view(row) for row in rows[:ROWS]],
-        "next": f"/datasets?after={rows[ROWS - 1].dataset_id}" if len(rows) > ROWS else None,
-        "after": after,
-        "version": streams.version_of(rows),
+        "names": names,
+        "listed": listed,
+        "next": listed.address(after=shown[-1]) if len(rows) > ROWS else None,
+        "version": streams.version_of(rows, names),
         "now": database.now(),
     }
 
 
 @router.get("/datasets/stream")
-async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+async def list_stream(
+    request: Request, visitor: Present, context: Context, listed: Listed
+) -> StreamingResponse:
     async def show() -> dict[str, Any]:
-        return await _list(visitor, context)
+        return await _list(visitor, context, listed)
 
     return streams.follow_part(
-        request, context, visitor, show, element_id="datasets", template="datasets_parts.html.jinja"
+        request, context, visitor, show, element_id="list", template="datasets_parts.html.jinja"
     )
 
 

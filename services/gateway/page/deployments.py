@@ -3,14 +3,14 @@
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import deployments, readmodels
 from services.gateway.deps import Context, Gateway, parse_cursor
 from services.gateway.errors import ApiError
 from services.gateway.model import Route
-from services.gateway.page import render, streams, swaps
+from services.gateway.page import lists, render, streams, swaps
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GENERATIONS, ROUTES, Badge, route_view
 from services.gateway.routes import models
@@ -18,25 +18,29 @@ from services.gateway.routes import models
 router = APIRouter()
 
 ROWS = 50
+Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(ROUTES)))]
 
 
 @router.get("/deployments")
-async def slots(request: Request, visitor: Present, context: Context, after: str = "") -> Response:
+async def slots(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
     """Slots by name."""
-    shown = await _slots(visitor, context, after)
-    stream = f"/deployments/stream?after={quote(after, safe='')}"
+    shown = await _slots(visitor, context, listed)
+    stream = listed.address(f"{listed.path}/stream")
     return render.page(request, "deployments.html.jinja", visitor, stream=stream, **shown)
 
 
-async def _slots(visitor: Visitor, context: Gateway, after: str) -> dict[str, Any]:
+async def _slots(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    rows = await readmodels.list_routes(database, tenant, after=after, limit=ROWS + 1)
+    rows = await readmodels.list_routes(
+        database, tenant, after=listed.after or "", limit=ROWS + 1, only=listed.only
+    )
     generations = await deployments.find_generations(database, rows[:ROWS])
     return {
         "routes": [route_view(row) for row in rows[:ROWS]],
         "swaps": {slot: row.swap for slot, row in generations.items()},
         "lines": {row.slot: swaps.step_line(generations.get(row.slot)) for row in rows[:ROWS]},
-        "next": rows[ROWS - 1].slot if len(rows) > ROWS else None,
+        "listed": listed,
+        "next": listed.address(after=rows[ROWS - 1].slot) if len(rows) > ROWS else None,
         "version": streams.version_of(rows, generations),
         "now": database.now(),
     }
@@ -44,13 +48,13 @@ async def _slots(visitor: Visitor, context: Gateway, after: str) -> dict[str, An
 
 @router.get("/deployments/stream")
 async def slots_stream(
-    request: Request, visitor: Present, context: Context, after: str = ""
+    request: Request, visitor: Present, context: Context, listed: Listed
 ) -> StreamingResponse:
     async def show() -> dict[str, Any]:
-        return await _slots(visitor, context, after)
+        return await _slots(visitor, context, listed)
 
     return streams.follow_part(
-        request, context, visitor, show, element_id="deployments", template="deployments_parts.html.jinja"
+        request, context, visitor, show, element_id="list", template="deployments_parts.html.jinja"
     )
 
 

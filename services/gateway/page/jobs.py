@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
-from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.job_readmodels import JobOrder
-from services.gateway.page import render, search, sparklines, streams
+from services.gateway.page import lists, render, search, sparklines, streams
 from services.gateway.page.comparison import MAX_RUNS
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.page.sparklines import Sparkline
@@ -37,37 +36,23 @@ WORST = "failed, with open alerts, running late, not passed by the gate, paused,
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the address of the list says."""
-
-    q: str
+class Asked(lists.Address):
     sort: JobOrder
-    after: str | None
 
-    def address(self, **changes: str | None) -> str:
-        values = {"q": self.q, "sort": self.sort, "after": self.after} | changes
-        defaults = {"sort": "created"}
-        chosen = {name: value for name, value in values.items() if value and value != defaults.get(name)}
-        return f"/jobs?{urlencode(chosen)}" if chosen else "/jobs"
+    @property
+    def named(self) -> dict[str, str | None]:
+        return {"q": self.q, "sort": self.sort, "after": self.after}
+
+    def address(self, path: str = "", **changes: str | None) -> str:
+        sort = changes.pop("sort", self.sort)
+        return super().address(path, sort=None if sort == "created" else sort, **changes)
 
 
-def asked(
-    q: Annotated[str, Query(max_length=500)] = "", sort: JobOrder = "created", after: str | None = None
-) -> Asked:
-    return Asked(q.strip(), sort, after or None)
+def asked(q: lists.Text = "", sort: JobOrder = "created", after: str | None = None) -> Asked:
+    return Asked("/jobs", q.strip(), after or None, sort)
 
 
 Listed = Annotated[Asked, Depends(asked)]
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A group of states to filter by, with how many jobs there are."""
-
-    word: str
-    count: int
-    address: str
-    is_chosen: bool
 
 
 @router.get("/jobs")
@@ -122,7 +107,6 @@ def _list(
     matching = sum(count for state, count in counts.items() if not chosen or state in chosen)
     present = {"last": _digest({view.id: view.version for view in views}, newer=0)}
     present |= {"newest": views[0].id} if views else {}
-    address = f"/jobs/stream?{urlencode({**vars(listed), 'after': listed.after or '', **present})}"
     return render.page(
         request,
         "jobs.html.jinja",
@@ -137,7 +121,7 @@ def _list(
         matching=matching,
         orders={name: (label, listed.address(sort=name, after=None)) for name, label in ORDERS.items()},
         next=listed.address(after=views[-1].id) if has_more else None,
-        stream=address,
+        stream=listed.address("/jobs/stream", **present),
         now=now,
         rows=ROWS,
         worst=WORST,
@@ -145,17 +129,9 @@ def _list(
     )
 
 
-def _chips(listed: Asked, counts: Mapping[str, int]) -> list[Chip]:
-    groups = {"": [*counts]} | {name: [*states] for name, states in search.GROUPS.items()}
-    return [
-        Chip(
-            word=name or "all",
-            count=sum(counts.get(state, 0) for state in states),
-            address=listed.address(q=search.with_status(listed.q, name), after=None),
-            is_chosen=search.has_status(listed.q, name),
-        )
-        for name, states in groups.items()
-    ]
+def _chips(listed: Asked, counts: Mapping[str, int]) -> list[lists.Chip]:
+    groups = {name: sum(counts.get(state, 0) for state in states) for name, states in search.GROUPS.items()}
+    return lists.chips(listed, groups, {"": sum(counts.values())} | groups)
 
 
 async def _rows(

@@ -1,17 +1,17 @@
 """Models: versions with their lineage, and what may be done with them."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import Response, StreamingResponse
 
 from services.gateway import job_readmodels, readmodels
 from services.gateway.deps import Context, Gateway
 from services.gateway.model import ModelVersion
-from services.gateway.page import ask, lineage, render, streams
+from services.gateway.page import ask, lineage, lists, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
-from services.gateway.page.views import GATES, model_view, route_view
+from services.gateway.page.views import GATES, STAGES, model_view, route_view
 from services.gateway.requests import Deploy
 from services.gateway.routes import models
 from services.gateway.routes.models import model_version
@@ -20,57 +20,59 @@ router = APIRouter()
 
 ROWS = 50
 BASES = 100
-Text = Annotated[str, Query(max_length=200)]
 CHILDREN = 6
 """Jobs started from a version that its lineage shows."""
 
 
+@dataclass(frozen=True)
+class Asked(lists.Asked):
+    base: str
+    """The base model of the versions; empty for all."""
+
+    @property
+    def named(self) -> dict[str, str | None]:
+        return {"base": self.base, **super().named}
+
+
+def asked(
+    listed: Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(STAGES)))], base: str = ""
+) -> Asked:
+    return Asked(**vars(listed), base=base)
+
+
+Listed = Annotated[Asked, Depends(asked)]
+
+
 @router.get("/models")
-async def versions(
-    request: Request,
-    visitor: Present,
-    context: Context,
-    base: str | None = None,
-    after: str | None = None,
-    q: Text = "",
-) -> Response:
-    """The tenant's versions, newest first, and the base models on the first page. `q`: a part of a name or id."""
-    if after is not None:
-        await model_version(visitor.principal, context, after)
-    shown = await _versions(visitor, context, base, q.strip(), after)
-    stream = None if after else f"/models/stream?{_query(base, q.strip())}"
-    return render.page(request, "models.html.jinja", visitor, stream=stream, **shown)
+async def versions(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
+    """The tenant's versions, newest first, and the base models on the first page."""
+    if listed.after:
+        await model_version(visitor.principal, context, listed.after)
+    shown = await _versions(visitor, context, listed)
+    return render.page(request, "models.html.jinja", visitor, stream=listed.stream, **shown)
 
 
-def _query(base: str | None, text: str, **more: str) -> str:
-    named = {"base": base or "", "q": text, **more}
-    return urlencode({name: value for name, value in named.items() if value})
-
-
-async def _versions(
-    visitor: Visitor, context: Gateway, base: str | None, text: str, after: str | None = None
-) -> dict[str, Any]:
+async def _versions(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_models(
         database,
         tenant,
-        base_model=base or None,
+        base_model=listed.base or None,
         dataset_version=None,
         base_sha=None,
-        after=after,
+        after=listed.after,
         limit=ROWS + 1,
-        text=text,
+        only=listed.only,
     )
-    bases = [] if after or text else await readmodels.list_bases(database, after="", limit=BASES)
-    following = f"/models?{_query(base, text, after=rows[ROWS - 1].model_id)}" if len(rows) > ROWS else None
+    is_whole = not (listed.after or listed.q)
+    bases = await readmodels.list_bases(database, after="", limit=BASES) if is_whole else []
     outcomes = await job_readmodels.find_outcomes(database, [row.model_id for row in rows[:ROWS]])
     return {
         "models": [model_view(row) for row in rows[:ROWS]],
         "gates": {row.model_id: GATES[outcomes.get(row.model_id, "pending")] for row in rows[:ROWS]},
         "bases": bases,
-        "base": base,
-        "text": text,
-        "next": following,
+        "listed": listed,
+        "next": listed.address(after=rows[ROWS - 1].model_id) if len(rows) > ROWS else None,
         "version": streams.version_of(rows, bases, outcomes),
         "now": database.now(),
     }
@@ -78,13 +80,13 @@ async def _versions(
 
 @router.get("/models/stream")
 async def list_stream(
-    request: Request, visitor: Present, context: Context, base: str | None = None, q: Text = ""
+    request: Request, visitor: Present, context: Context, listed: Listed
 ) -> StreamingResponse:
     async def show() -> dict[str, Any]:
-        return await _versions(visitor, context, base, q.strip())
+        return await _versions(visitor, context, listed)
 
     return streams.follow_part(
-        request, context, visitor, show, element_id="models", template="models_parts.html.jinja"
+        request, context, visitor, show, element_id="list", template="models_parts.html.jinja"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person types to find jobs: `status:failed base:qwen cost>5 ended<2d words`. Pure."""
+"""What a person types to find rows of a list: `status:failed base:qwen cost>5 ended<2d words`. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from schemas.lifecycle import TERMINAL, JobState
+from services.gateway.filters import ListFilter
 from services.gateway.job_readmodels import JobFilter
 from shared.errors import Refused
 
@@ -18,7 +19,10 @@ GROUPS: Mapping[str, tuple[JobState, ...]] = {
     "cancelled": (JobState.CANCELLED,),
 }
 """States that a list counts together."""
-TERM = re.compile(r"(?P<name>[\w.-]+)(?P<operator>[:<>])(?P<value>.+)")
+Statuses = Mapping[str, tuple[str, ...]]
+"""States of rows by the word that `status:` takes."""
+TERM = re.compile(r"(?!ft:|https?://)(?P<name>[\w.-]+)(?P<operator>[:<>])(?P<value>.+)")
+"""Names of versions and URLs have colons and are words."""
 ID_PREFIX = re.compile(r"(ftjob-|ds-|mv-|sweep-|whe_)[\w.-]+")
 """The beginning of an id that has a page, with something of the id's own."""
 UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
@@ -29,15 +33,33 @@ MAX_TERMS = 16
 
 def parse(text: str) -> JobFilter:
     """Raises Refused, which names the term and what is expected."""
+    words, terms = _split(text)
     fields: dict[str, Any] = {}
-    words: list[str] = []
-    for term in text.split()[:MAX_TERMS]:
-        match = TERM.fullmatch(term)
-        if match is None:
-            words.append(term)
-        else:
-            _add(fields, match["name"], match["operator"], match["value"])
-    return JobFilter(words=tuple(words), **fields)
+    for name, operator, value in terms:
+        _add(fields, name, operator, value)
+    return JobFilter(words=words, **fields)
+
+
+def parse_status(text: str, statuses: Statuses) -> ListFilter:
+    """Read the search of a list whose only term is `status:`. Raises Refused as `parse` does."""
+    words, terms = _split(text)
+    states: tuple[str, ...] = ()
+    for name, operator, value in terms:
+        if (name, operator) != ("status", ":") or value not in statuses:
+            raise _refused(f"{name}{operator}{value}", f"words or status: with one of {', '.join(statuses)}")
+        states += statuses[value]
+    return ListFilter(words=words, states=states)
+
+
+def _split(text: str) -> tuple[tuple[str, ...], list[tuple[str, str, str]]]:
+    """Return words, and terms as name, operator and value."""
+    asked = text.split()
+    if len(asked) > MAX_TERMS:
+        message = f"search: found {len(asked)} words and terms, expected at most {MAX_TERMS}"
+        raise Refused("invalid_value", message, param="q")
+    matches = [TERM.fullmatch(each) for each in asked]
+    words = tuple(each for each, match in zip(asked, matches, strict=True) if match is None)
+    return words, [(match["name"], match["operator"], match["value"]) for match in matches if match]
 
 
 def is_id_prefix(text: str) -> bool:
@@ -47,7 +69,7 @@ def is_id_prefix(text: str) -> bool:
 def _add(fields: dict[str, Any], name: str, operator: str, value: str) -> None:
     match name, operator:
         case "status", ":":
-            fields["states"] = _states(value)
+            fields["states"] = (*fields.get("states", ()), *_states(value))
         case "base" | "method", ":":
             fields[name] = value
         case "cost", ">":

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from schemas.sweep import SweepState, TrialState
 from services.gateway.deps import Context, Gateway, invalid_cursor
-from services.gateway.page import formats, render, streams, sweep_pictures
+from services.gateway.page import formats, lists, render, streams, sweep_pictures
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, Badge
 from services.gateway.routes import sweeps
@@ -38,6 +38,7 @@ STATES: Mapping[SweepState, Badge] = {
     SweepState.FAILED: Badge("failed", "bad", "cross"),
     SweepState.CANCELLED: Badge("cancelled", "idle", "slashed-ring"),
 }
+Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(STATES)))]
 TRIAL_STATES: Mapping[TrialState, Badge] = {
     TrialState.RUNNING: Badge("running", "active", "play"),
     TrialState.COMPLETED: Badge("completed", "good", "check"),
@@ -49,41 +50,45 @@ TRIAL_STATES: Mapping[TrialState, Badge] = {
 
 
 @router.get("/sweeps")
-async def listed(request: Request, visitor: Present, context: Context, after: str | None = None) -> Response:
+async def sweeps_page(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
     """The tenant's sweeps, newest first."""
     tenant, database, before = visitor.principal.tenant, context.service.database, None
-    if after is not None:
-        if (last := await find_sweep(database, after, tenant)) is None:
-            raise invalid_cursor(after)
+    if listed.after:
+        if (last := await find_sweep(database, listed.after, tenant)) is None:
+            raise invalid_cursor(listed.after)
         before = last.number
-    shown = await _list(visitor, context, before=before)
-    stream = None if after else "/sweeps/stream"
-    return render.page(request, "sweeps.html.jinja", visitor, stream=stream, after=after, **shown)
+    shown = await _list(visitor, context, listed, before=before)
+    return render.page(request, "sweeps.html.jinja", visitor, stream=listed.stream, **shown)
 
 
-async def _list(visitor: Visitor, context: Gateway, *, before: int | None = None) -> dict[str, Any]:
+async def _list(
+    visitor: Visitor, context: Gateway, listed: Listed, *, before: int | None = None
+) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    rows = await list_sweeps(database, tenant, before=before, limit=ROWS + 1)
+    rows = await list_sweeps(database, tenant, before=before, limit=ROWS + 1, only=listed.only)
     return {
         "sweeps": await sweeps.with_trials(context, tenant, rows[:ROWS]),
         "created": {row.sweep_id: row.created_at for row in rows},
         "states": STATES,
         "gates": GATES,
-        "next": f"/sweeps?after={rows[ROWS - 1].sweep_id}" if len(rows) > ROWS else None,
+        "listed": listed,
+        "next": listed.address(after=rows[ROWS - 1].sweep_id) if len(rows) > ROWS else None,
         "now": database.now(),
     }
 
 
 @router.get("/sweeps/stream")
-async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+async def list_stream(
+    request: Request, visitor: Present, context: Context, listed: Listed
+) -> StreamingResponse:
     tenant, database = visitor.principal.tenant, context.service.database
 
     async def look(last: str) -> streams.Changes:
-        version = streams.version_of(await find_list_version(database, tenant, limit=ROWS))
+        version = streams.version_of(await find_list_version(database, tenant, limit=ROWS, only=listed.only))
         if version == last:
             return streams.Changes(last)
-        html = render.text("sweeps_parts.html.jinja", after=None, **await _list(visitor, context))
-        return streams.Changes(version, (streams.part("sweeps", html),))
+        html = render.text("sweeps_parts.html.jinja", **await _list(visitor, context, listed))
+        return streams.Changes(version, (streams.part("list", html),))
 
     return streams.follow(request, context, visitor, look)
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from pydantic import ValidationError
 
 from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.errors import ApiError, first_problem, over_quota
-from services.gateway.page import formats, render, streams
+from services.gateway.page import formats, lists, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import Badge
 from services.gateway.quotas import QuotaExceeded
@@ -38,6 +38,8 @@ STATES: Mapping[DeliveryState, Badge] = {
     "failed": Badge("failed", "bad", "cross"),
 }
 AGAIN = Badge("retrying", "warn", "clock")
+STATUSES = {"enabled": ("working", "failing"), "failing": ("failing",), "disabled": ("disabled",)}
+Listed = Annotated[lists.Asked, Depends(lists.asked_by(STATUSES))]
 
 
 @dataclass(frozen=True)
@@ -102,19 +104,17 @@ def _next_try(row: Delivery, endpoint: Endpoint, due_at: datetime | None, *, now
 
 
 @router.get("/webhooks")
-async def listed(
-    request: Request, visitor: Present, context: Context, after: str | None = None
-) -> HTMLResponse:
+async def endpoints(request: Request, visitor: Present, context: Context, listed: Listed) -> HTMLResponse:
     """The tenant's endpoints, newest first."""
-    return await _list(request, visitor, context, after=after)
+    return await _list(request, visitor, context, listed)
 
 
 async def _list(
     request: Request,
     visitor: Visitor,
     context: Gateway,
+    listed: Listed,
     *,
-    after: str | None = None,
     typed: Mapping[str, Any] | None = None,
     problem: ApiError | None = None,
 ) -> HTMLResponse:
@@ -124,19 +124,19 @@ async def _list(
         "webhooks.html.jinja",
         visitor,
         status=problem.status if problem else 200,
-        stream=None if after else "/webhooks/stream",
+        stream=listed.stream,
         types=events.EVENT_TYPES,
         typed=typed or {"name": "", "url": "", "event_types": ENDS},
         problem=problem.body["error"] if problem else None,
-        **await _listed(visitor, context, after),
+        **await _listed(visitor, context, listed),
     )
 
 
-async def _listed(visitor: Visitor, context: Gateway, after: str | None = None) -> dict[str, Any]:
+async def _listed(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    if after is not None and await store.find_endpoint(database, after, tenant) is None:
-        raise invalid_cursor(after)
-    rows = await store.list_endpoints(database, tenant, after=after, limit=ROWS + 1)
+    if listed.after and await store.find_endpoint(database, listed.after, tenant) is None:
+        raise invalid_cursor(listed.after)
+    rows = await store.list_endpoints(database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only)
     shown, now = rows[:ROWS], database.now()
     newest = await store.last_deliveries(database, [row.endpoint_id for row in shown])
     lasts = {
@@ -148,20 +148,22 @@ async def _listed(visitor: Visitor, context: Gateway, after: str | None = None) 
     attempts = [(each.delivery_id, each.state, each.attempts) for each in newest.values()]
     return {
         "endpoints": [endpoint_view(row, root, last=lasts.get(row.endpoint_id)) for row in shown],
-        "next": f"/webhooks?after={shown[-1].endpoint_id}" if len(rows) > ROWS else None,
+        "listed": listed,
+        "next": listed.address(after=shown[-1].endpoint_id) if len(rows) > ROWS else None,
         "version": streams.version_of(rows, sorted(attempts)),
-        "after": after,
         "now": now,
     }
 
 
 @router.get("/webhooks/stream")
-async def list_stream(request: Request, visitor: Present, context: Context) -> StreamingResponse:
+async def list_stream(
+    request: Request, visitor: Present, context: Context, listed: Listed
+) -> StreamingResponse:
     async def show() -> dict[str, Any]:
-        return await _listed(visitor, context)
+        return await _listed(visitor, context, listed)
 
     return streams.follow_part(
-        request, context, visitor, show, element_id="webhooks", template="webhooks_parts.html.jinja"
+        request, context, visitor, show, element_id="list", template="webhooks_parts.html.jinja"
     )
 
 
@@ -170,6 +172,7 @@ async def create(
     request: Request,
     sender: Sender,
     context: Context,
+    listed: Listed,
     name: Annotated[str, Form()] = "",
     url: Annotated[str, Form()] = "",
     event_types: Annotated[list[str], Form()] = [],  # noqa: B006, FastAPI copies it
@@ -180,11 +183,11 @@ async def create(
         created = await routes.create(sender.principal, context, CreateEndpoint.model_validate(typed))
     except ValidationError as error:
         problem = first_problem(error.errors(include_url=False))
-        return await _list(request, sender, context, typed=typed, problem=problem)
+        return await _list(request, sender, context, listed, typed=typed, problem=problem)
     except QuotaExceeded as error:
-        return await _list(request, sender, context, typed=typed, problem=over_quota(error))
+        return await _list(request, sender, context, listed, typed=typed, problem=over_quota(error))
     except ApiError as error:
-        return await _list(request, sender, context, typed=typed, problem=error)
+        return await _list(request, sender, context, listed, typed=typed, problem=error)
     return await _page(request, sender, context, created.id, secret=created.signing_secret)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from services.gateway.filters import EVERYTHING, ListFilter
 from services.gateway.store import columns, find, select
 from services.gateway.webhooks.decide import Outcome
 from services.gateway.webhooks.model import Claim, Delivery, DeliveryState, Endpoint, Event, Result
@@ -26,7 +27,11 @@ LIST_ENDPOINTS = f"""
     SELECT {ENDPOINT} FROM webhook_endpoint
      WHERE tenant = $1
        AND ($2::text IS NULL OR number < (SELECT number FROM webhook_endpoint WHERE endpoint_id = $2))
-     ORDER BY number DESC LIMIT $3"""
+       AND ($3::text[] IS NULL
+            OR CASE WHEN NOT is_enabled THEN 'disabled' WHEN failing_since IS NULL THEN 'working' ELSE 'failing' END
+               = ANY ($3))
+       AND ($4::text[] IS NULL OR concat_ws(' ', endpoint_id, name, url) ILIKE ALL ($4))
+     ORDER BY number DESC LIMIT $5"""
 CHANGE_ENDPOINT = f"""
     UPDATE webhook_endpoint SET name = $2, url = $3, event_types = $4, updated_at = $5
      WHERE endpoint_id = $1 RETURNING {ENDPOINT}"""
@@ -193,8 +198,11 @@ async def find_endpoint(source: Source, endpoint_id: str, tenant: str) -> Endpoi
     return await find(Endpoint, source, FIND_ENDPOINT, endpoint_id, tenant)
 
 
-async def list_endpoints(database: Database, tenant: str, *, after: str | None, limit: int) -> list[Endpoint]:
-    return await select(Endpoint, database, LIST_ENDPOINTS, tenant, after, limit)
+async def list_endpoints(
+    database: Database, tenant: str, *, after: str | None, limit: int, only: ListFilter = EVERYTHING
+) -> list[Endpoint]:
+    """Words of `only` are searched in the id, the name and the URL. Its states are working, failing and disabled."""
+    return await select(Endpoint, database, LIST_ENDPOINTS, tenant, after, *only.values, limit)
 
 
 async def change_endpoint(

@@ -13,6 +13,8 @@ from schemas import layout
 from tests import browser
 from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import a_gated_model
+from tests.integration.gateway.test_page_searches import LISTS, List
+from tests.integration.gateway.world import mark, new_key
 
 pytestmark = IN_CHROMIUM
 
@@ -33,6 +35,37 @@ async def test_a_job_is_cancelled_from_the_list_after_a_question(world, chromium
         await dialog.get_by_role("button", name="Cancel job").click()
         await expect(page.locator("#answer")).to_contain_text("cancel asked")
         assert (await world.heard(job, "CancelJob")).message.tenant == "demo"
+
+
+@pytest.mark.parametrize("listing", LISTS, ids=lambda each: each.path[1:])
+async def test_a_list_is_searched_while_somebody_types_and_stays_live(world, chromium, listing: List):
+    tenant = f"t-{mark()}"
+    world.keys[tenant] = await new_key(world, tenant)
+    await listing.add(world, tenant, "support-1")
+    await listing.add(world, tenant, "billing-2", is_other=True)
+    async with browser.visiting(chromium, world, tenant=tenant) as page:
+        rows, refused = page.locator("#list table").first.locator("tbody tr"), page.locator("#refused")
+        await page.goto(listing.path)
+        await expect(rows).to_have_count(2)
+        await page.keyboard.press("/")
+        await page.keyboard.type("support")
+        await expect(rows).to_have_count(1)
+        await page.wait_for_url(f"**{listing.path}?q=support")
+        await listing.add(world, tenant, "support-3")
+        await expect(rows).to_have_count(2)
+        await page.fill("#q", "support status:no")
+        await expect(refused).to_contain_text("search: found 'status:no', expected words or status:")
+        await expect(rows).to_have_count(2)
+        await page.wait_for_url(f"**{listing.path}?q=support")
+        await page.fill("#q", "nothing")
+        await expect(page.locator("#list")).to_contain_text(f"No {listing.kind} fits nothing.")
+        await expect(refused).to_be_empty()
+        await page.get_by_role("link", name="Clear the search").click()
+        await page.wait_for_url(f"**{listing.path}")
+        await expect(rows).to_have_count(3)
+        await page.get_by_role("link", name=listing.words[1], exact=True).click()
+        await expect(rows).to_have_count(1)
+        await expect(page.locator("#q")).to_have_value(f"status:{listing.words[1]}")
 
 
 async def test_a_link_holds_the_zone_of_times_and_the_item_of_a_gate(world, chromium):

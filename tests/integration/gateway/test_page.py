@@ -92,7 +92,7 @@ class TestPages:
         assert re.findall(r"<script(?! (?:defer|type=.module.) src=)", answer.text) == []
         assert re.findall(r"\s(?:style|onclick|onload)=", answer.text) == []
 
-    @pytest.mark.parametrize("template", ["/", "/jobs", OF_A_JOB])
+    @pytest.mark.parametrize("template", ["/", "/jobs", "/datasets", "/deployments", "/webhooks", OF_A_JOB])
     async def test_load_little(self, person, shown, template):
         """All that a browser asks for before it shows the page, as it is sent."""
         answer = await person.get(address(template, shown))

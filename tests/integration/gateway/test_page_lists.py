@@ -286,7 +286,7 @@ class TestVersions:
             ):
                 assert versions_in(await person.get(f"/models?{query}")) == expected, query
             words = words_of(await person.get("/models?q=%3Cb%3E"))
-            assert "No version has “<b>” in its name, id or stage. Clear" in words
+            assert "No version fits <b> . Clear the search" in words
             await world.db.execute(ADD_VERSIONS, first.model_id, models.ROWS)
             page = await person.get(f"/models?q=staging&base={world.base_name}")
             assert len(versions_in(page)) == models.ROWS

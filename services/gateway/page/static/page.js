@@ -117,7 +117,7 @@ choose();
 // On a phone pages and tabs are in a line: the present one is in sight.
 for (const present of $$(".rail a[aria-current], .tabs a[aria-current]")) present.parentElement.scrollLeft = present.offsetLeft - present.parentElement.clientWidth / 2;
 
-// The search is that of the list of jobs.
+// The search is that of the page's list, else of the list of jobs.
 function search(event) {
   const field = $("[data-filter]");
   if (!field && !singleKeys) return;

@@ -1,0 +1,88 @@
+"""What the address of a list says: what is searched for, and after which row it continues."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import Query, Request
+
+from services.gateway.filters import ListFilter
+from services.gateway.page import search
+from services.gateway.page.views import Badge
+
+Text = Annotated[str, Query(max_length=500)]
+
+
+@dataclass(frozen=True)
+class Address:
+    path: str
+    q: str
+    after: str | None
+
+    @property
+    def named(self) -> dict[str, str | None]:
+        """Values by the names that they have in the address."""
+        return {"q": self.q, "after": self.after}
+
+    def address(self, path: str = "", **changes: str | None) -> str:
+        """Return it with these changes, and with another path where one is given."""
+        values = {name: value for name, value in (self.named | changes).items() if value}
+        path = path or self.path
+        return f"{path}?{urlencode(values)}" if values else path
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A group of states to filter by."""
+
+    word: str
+    address: str
+    is_chosen: bool
+    count: int | None = None
+    """How many rows there are; None where they are not counted."""
+
+
+def chips(listed: Address, words: Iterable[str], counts: Mapping[str, int] | None = None) -> list[Chip]:
+    """Return one for all rows, whose count has the empty word, and one for each of these words."""
+    return [
+        Chip(
+            word=word or "all",
+            address=listed.address(q=search.with_status(listed.q, word), after=None),
+            is_chosen=search.has_status(listed.q, word),
+            count=counts[word] if counts else None,
+        )
+        for word in ("", *words)
+    ]
+
+
+@dataclass(frozen=True)
+class Asked(Address):
+    """Of a list that is searched by words and `status:`."""
+
+    only: ListFilter
+    statuses: tuple[str, ...]
+
+    @property
+    def chips(self) -> list[Chip]:
+        return chips(self, self.statuses)
+
+    @property
+    def stream(self) -> str | None:
+        """Where changes come from; None for a page of older rows, which stays as it was."""
+        return None if self.after else self.address(f"{self.path}/stream")
+
+
+def asked_by(statuses: search.Statuses) -> Callable[..., Asked]:
+    """Return the dependency of a list and of its stream. It raises Refused for a search that cannot be."""
+
+    def asked(request: Request, q: Text = "", after: str | None = None) -> Asked:
+        only, path = search.parse_status(q, statuses), request.url.path.removesuffix("/stream")
+        return Asked(path, q.strip(), after or None, only, tuple(statuses))
+
+    return asked
+
+
+def statuses(badges: Mapping[str, Badge]) -> dict[str, tuple[str, ...]]:
+    """Return states by the words that people see."""
+    return {badge.word: (state,) for state, badge in badges.items()}
