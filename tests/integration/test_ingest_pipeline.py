@@ -460,7 +460,7 @@ class TestLimits:
     )
     def test_no_socket_and_no_program(self, attempt: str) -> None:
         code = (
-            "from services.ingest.pipeline.limits import confine\n"
+            "from shared.processes.limits import confine\n"
             f"confine(memory_bytes={4 << 30}, cpu_seconds=60, file_bytes=1000)\n{attempt}\nprint('did it')"
         )
         run = subprocess.run(

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from services.ingest.pipeline.limits import confine
 from services.ingest.pipeline.order import LimitExceeded, WorkOrder
+from shared.processes.limits import confine
 from shared.processes.orders import Messages, read_order
 
 

@@ -1,4 +1,4 @@
-"""What the child process may use. Set before the first byte of a tenant's file is read."""
+"""What a child process may use. Set before the first byte of a tenant's file is read."""
 
 import resource
 import sys
@@ -22,6 +22,4 @@ def confine(*, memory_bytes: int, cpu_seconds: int, file_bytes: int) -> None:
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event in REFUSED_EVENTS:
-        raise PermissionError(
-            f"{event} {arguments!r}: a validating process opens no socket and starts no program"
-        )
+        raise PermissionError(f"{event} {arguments!r}: this process opens no socket and starts no program")
