@@ -28,6 +28,7 @@ from services.ingest.pipeline.order import (
     WorkOrder,
 )
 from services.ingest.settings import Settings
+from shared import row_files
 from shared.errors import CorruptObject, Rejected
 from shared.failpoints import failpoint
 from shared.log import get_logger
@@ -54,12 +55,14 @@ TOKENIZER_FILES = frozenset(
     }
 )
 SPARE_FILE_BYTES = 1 << 30
+TEXT_BYTES_PER_BYTE = 100
+"""Bytes of text that a byte of a Parquet file may stand for: it is compressed, and texts may repeat in each row."""
 TAIL_LINES = 20
 ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",
+    **row_files.ENVIRONMENT,
 }
 
 
@@ -159,13 +162,13 @@ class Validator:
         return path
 
     def _limits(self, inputs: Path) -> Limits:
-        in_bytes = sum(path.stat().st_size for path in inputs.iterdir())
+        text_bytes = sum(_text_bytes(path) for path in inputs.iterdir())
         seconds = self._settings.time_limit.total_seconds()
         return Limits(
             memory_bytes=self._settings.memory_bytes,
             cpu_seconds=int(seconds * max(1, os.cpu_count() or 1)),
             # A token takes 4 bytes and stands for one byte of text at least.
-            file_bytes=5 * in_bytes + SPARE_FILE_BYTES,
+            file_bytes=5 * text_bytes + SPARE_FILE_BYTES,
         )
 
     async def _store(self, request: ValidationRequest, output: Path, finished: Finished) -> Ready | Rejection:
@@ -236,6 +239,10 @@ def _silent_end(code: int, work_dir: Path, limits: Limits) -> LimitExceeded:
         return LimitExceeded(resource="memory", message=message)
     tail = "\n".join(last_lines(work_dir / ERRORS, TAIL_LINES))
     raise ChildDied(f"the validating process ended with code {code}: {tail}")
+
+
+def _text_bytes(path: Path) -> int:
+    return path.stat().st_size * (TEXT_BYTES_PER_BYTE if row_files.is_parquet(path) else 1)
 
 
 def _empty(directory: Path) -> None:

@@ -43,6 +43,7 @@ from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_job_spec, a_sha
 from tests.chaos.scale import at_night
 from tests.integration.voices import Voices, voices
+from tests.parquet import parquet_of
 from tests.tiny_model import save_tokenizer
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -273,6 +274,36 @@ async def test_a_bad_file_is_rejected_with_rows_and_report_and_again_at_once(
     again = await requests.submit(spec)
     assert await requests.until(again, DatasetRejected) == rejected.model_copy(update={"dataset_id": again})
     assert not any(key.endswith(layout.MANIFEST) for key in await requests.keys(report.version))
+
+
+async def test_parquet_of_a_producer_makes_the_parts_that_json_lines_make(
+    requests: Requests, base: BaseModelRegistered
+) -> None:
+    lines = chat_file(seed=31)
+    made = []
+    for content in (lines, parquet_of(map(json.loads, lines.splitlines()))):
+        training = await requests.file(content)
+        dataset_id = await requests.submit(await a_spec(requests, base, seed=0, training_file=training))
+        ready = await requests.until(dataset_id, DatasetReady)
+        key = layout.dataset(ready.dataset_version)
+        made.append(await get_manifest(requests.objects, key, DatasetManifest, sha256=ready.manifest_sha256))
+    of_lines, of_parquet = made
+    assert of_parquet.version != of_lines.version
+    assert (of_parquet.training, of_parquet.counts) == (of_lines.training, of_lines.counts)
+
+
+async def test_parquet_that_is_cut_off_is_refused_in_words_and_the_next_dataset_is_made(
+    requests: Requests, base: BaseModelRegistered
+) -> None:
+    whole = parquet_of(map(json.loads, chat_file(seed=32).splitlines()))
+    spec = await a_spec(requests, base, seed=0, training_file=await requests.file(whole[:-30]))
+    rejected = await requests.until(await requests.submit(spec), DatasetRejected)
+    assert rejected.code == "bad_parquet"
+    assert rejected.message.startswith(
+        f"the training file is Parquet that is cut off: its {len(whole) - 30} bytes end with "
+    )
+    assert rejected.report_key is not None
+    await requests.until(await requests.submit(await a_spec(requests, base, seed=33)), DatasetReady)
 
 
 async def test_a_file_that_is_not_in_the_store_is_rejected_and_may_be_submitted_again(

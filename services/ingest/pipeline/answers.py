@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas.specification import DatasetFormat, DatasetPolicy
+from services.ingest.pipeline.files import HOLDOUT, open_file, reader_of
 from services.ingest.pipeline.formats import parse_example
-from services.ingest.pipeline.lines import Line, LineReader, parse_object
+from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.rules import BadRow
 
 BATCH_ROWS = 256
@@ -27,10 +28,8 @@ def count_long_answers(
     """Count rows whose last turn has more than `budget` tokens, but for rows that break a rule: the gate asks none of
     them."""
     too_long = 0
-    with path.open("rb") as stream:
-        lines = LineReader(
-            stream, name="holdout", max_row_bytes=policy.max_row_bytes, max_rows=policy.max_rows
-        )
+    with open_file(path, HOLDOUT) as stream:
+        lines = reader_of(stream, HOLDOUT, policy)
         answers = (answer for line in lines if (answer := _answer(line, expected, policy)) is not None)
         while batch := list(islice(answers, BATCH_ROWS)):
             ids = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]

@@ -28,13 +28,15 @@ from schemas.report import Duplicate, Overlap, SourceKind
 from services.ingest.pipeline.contamination import Source
 from services.ingest.pipeline.counts import FileCounts
 from services.ingest.pipeline.duplicates import Kept
-from services.ingest.pipeline.files import HOLDOUT, reader_of
+from services.ingest.pipeline.files import HOLDOUT, open_file, reader_of
 from services.ingest.pipeline.formats import Turn, parse_example
 from services.ingest.pipeline.items import MAX_ITEM_BYTES, MAX_ITEMS, Item, item_of_row
 from services.ingest.pipeline.lines import LineReader, parse_object
 from services.ingest.pipeline.order import WorkOrder
 from services.ingest.pipeline.shared_runs import WrittenText, compared, written_item, written_row
 from services.ingest.pipeline.verdict import DatasetVerdict
+from shared.parquet import open_rows
+from shared.row_files import MAX_GATE_BYTES
 
 LARGEST_CLUSTERS = 10
 LEAST_SIMILAR_CLUSTERS = 5
@@ -249,7 +251,7 @@ def _rows(
     if not lines or path is None:
         return
     policy = order.spec.policy
-    with path.open("rb") as stream:
+    with open_file(path, counts.role) as stream:
         for line in reader_of(stream, counts.role, policy):
             if line.number in lines:
                 row = parse_object(line, max_row_bytes=policy.max_row_bytes)
@@ -274,7 +276,7 @@ def _items(order: WorkOrder, places: Collection[tuple[str, int]]) -> Iterator[tu
 
 def _items_of(name: str, path: Path, lines: set[int]) -> Iterator[Item]:
     last = max(lines)
-    with path.open("rb") as stream:
+    with open_rows(path, at_most_bytes=MAX_GATE_BYTES) as stream:
         for line in LineReader(stream, name=name, max_row_bytes=MAX_ITEM_BYTES, max_rows=MAX_ITEMS):
             if line.number in lines:
                 item = item_of_row(line.number, parse_object(line, max_row_bytes=MAX_ITEM_BYTES))

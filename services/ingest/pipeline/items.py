@@ -8,6 +8,8 @@ from typing import Any
 from services.ingest.pipeline.lines import LineReader, parse_object
 from services.ingest.pipeline.rules import BadRow, FileRefused
 from services.ingest.pipeline.text import ANSWER_ROLES, GRAM_WORDS, SYSTEM_ROLES, fold
+from shared.parquet import open_rows
+from shared.row_files import MAX_GATE_BYTES
 
 MAX_ITEM_BYTES = 4 << 20
 MAX_ITEMS = 5_000_000
@@ -29,7 +31,7 @@ class Item:
 
 
 def read_items(name: str, path: Path) -> Iterator[Item]:
-    with path.open("rb") as stream:
+    with open_rows(path, at_most_bytes=MAX_GATE_BYTES) as stream:
         yield from items_of_rows(
             name, LineReader(stream, name=name, max_row_bytes=MAX_ITEM_BYTES, max_rows=MAX_ITEMS)
         )

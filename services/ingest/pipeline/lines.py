@@ -1,10 +1,11 @@
-"""Reading a JSONL file line by line under caps: size of a row, number of rows, nesting, encoding."""
+"""Reading a file of rows line by line under caps: size of a row, number of rows, nesting, encoding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from services.ingest.pipeline.rules import BadRow, FileRefused
+from shared.parquet import BadParquet
 from shared.strict_json import JsonProblem, read_json, shown
 
 CHUNK_BYTES = 1 << 20
@@ -15,7 +16,6 @@ OTHER_FORMATS = {
     b"PK\x03\x04": "zip",
     b"BZh": "bzip2",
     b"\xfd7zXZ": "xz",
-    b"PAR1": "Parquet",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
@@ -57,7 +57,7 @@ class LineReader:
 
     def _raw_lines(self) -> Iterator[Line]:
         first = True
-        while content := self._stream.readline(self._max_row_bytes + 1):
+        while content := self._readline():
             if first:
                 content = self._without_bom(content)
                 first = False
@@ -66,12 +66,18 @@ class LineReader:
             else:
                 yield Line(0, b"", len(content) + self._skip_rest())
 
+    def _readline(self) -> bytes:
+        try:
+            return self._stream.readline(self._max_row_bytes + 1)
+        except BadParquet as problem:
+            raise FileRefused("bad_parquet", f"the {self._name} file {problem}") from problem
+
     def _without_bom(self, content: bytes) -> bytes:
         for magic, name in OTHER_FORMATS.items():
             if content.startswith(magic):
                 raise FileRefused(
                     "not_jsonl",
-                    f"the {self._name} file is {name}, expected plain UTF-8 JSONL: unpack or convert it",
+                    f"the {self._name} file is {name}, expected plain UTF-8 JSONL, or Parquet: unpack or convert it",
                 )
         self.has_bom = content.startswith(BOM)
         return content.removeprefix(BOM)

@@ -2,7 +2,7 @@
 
 from schemas.dataset import FileRole, RowProblem
 
-RULES_VERSION = 4
+RULES_VERSION = 5
 """Version of the rules, part of a version's id. Raised when a rule, a normalisation or the layout changes."""
 
 FIXES: dict[str, str] = {

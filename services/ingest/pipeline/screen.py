@@ -11,7 +11,7 @@ from services.ingest.pipeline.contamination import Hit
 from services.ingest.pipeline.counts import FileCounts, Filter
 from services.ingest.pipeline.duplicates import DuplicateIndex, Kept, Match
 from services.ingest.pipeline.examine import Accepted, Examiner
-from services.ingest.pipeline.files import HOLDOUT, reader_of
+from services.ingest.pipeline.files import HOLDOUT, open_file, reader_of
 from services.ingest.pipeline.order import Progress
 from services.ingest.pipeline.workers import in_order
 
@@ -32,7 +32,7 @@ class RowFilter:
         started = time.monotonic()
         names = tuple(source.name for source in examiner.sources)
         compared = self.index.rows_not_fully_compared
-        with path.open("rb") as stream:
+        with open_file(path, counts.role) as stream:
             reader = reader_of(stream, counts.role, self.policy)
             for row in in_order(examiner, reader, workers=self.workers):
                 counts.rows += 1

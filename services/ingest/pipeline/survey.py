@@ -12,7 +12,7 @@ import numpy.typing as npt
 from schemas.specification import DatasetFormat, DatasetPolicy
 from services.ingest.pipeline.boilerplate import Common, GramCounter, frequent_above, runs
 from services.ingest.pipeline.contamination import Source, holdout_source, row_grams, without_boilerplate
-from services.ingest.pipeline.files import HOLDOUT, format_of_file, reader_of
+from services.ingest.pipeline.files import HOLDOUT, format_of_file, open_file, reader_of
 from services.ingest.pipeline.formats import parse_example
 from services.ingest.pipeline.lines import Line, parse_object
 from services.ingest.pipeline.order import Progress, WorkOrder
@@ -107,7 +107,7 @@ class Survey:
 
 
 def survey_of(order: WorkOrder, registered: tuple[Source, ...], send: Callable[[Progress], None]) -> Survey:
-    """Read every file of a dataset once. A file that is no JSONL is passed over: the screening refuses it."""
+    """Read every file of a dataset once. A file without rows is passed over: the screening refuses it."""
     policy = order.spec.policy
     holdout = tuple(_holdout_source(path, policy) for path in [order.holdout] if path is not None)
     sources = (*registered, *holdout)
@@ -141,7 +141,7 @@ def _holdout_source(path: Path, policy: DatasetPolicy) -> Source:
 
 def _texts(path: Path, role: str, policy: DatasetPolicy) -> Iterator[tuple[int, RowText]]:
     """Yield the rows of a file that keep its format's rules, by line."""
-    with suppress(FileRefused), path.open("rb") as stream:
+    with suppress(FileRefused), open_file(path, role) as stream:
         if surveyor := _surveyor(path, role, policy, ()):
             yield from surveyor.texts(reader_of(stream, role, policy))
 
@@ -151,7 +151,7 @@ def _survey(
 ) -> FileSurvey:
     file_survey = FileSurvey(sources)
     policy, started = order.spec.policy, time.monotonic()
-    with suppress(FileRefused), path.open("rb") as stream:
+    with suppress(FileRefused), open_file(path, role) as stream:
         if surveyor := _surveyor(path, role, policy, sources):
             for row in in_order(surveyor, reader_of(stream, role, policy), workers=order.workers):
                 file_survey.add(row)

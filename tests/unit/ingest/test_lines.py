@@ -41,7 +41,9 @@ def test_a_byte_order_mark_is_skipped_and_noted() -> None:
 
 @pytest.mark.parametrize("magic", OTHER_FORMATS)
 def test_a_file_of_another_kind_is_refused_by_name(magic: bytes) -> None:
-    with pytest.raises(FileRefused, match=f"is {OTHER_FORMATS[magic]}, expected plain UTF-8 JSONL"):
+    with pytest.raises(
+        FileRefused, match=f"is {OTHER_FORMATS[magic]}, expected plain UTF-8 JSONL, or Parquet"
+    ):
         list(reader(magic + b"rest of the file\n"))
 
 
