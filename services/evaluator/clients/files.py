@@ -12,10 +12,12 @@ from uuid import uuid4
 
 from schemas import layout
 from schemas.base import FileRef
+from services.evaluator.clients.unpack import unpack
 from services.evaluator.decide.items import Asked, asked_of
 from services.evaluator.scoring.order import AnyPart, WorkOrder
 from services.evaluator.scoring.rows import read_tasks, reader_of
 from shared.errors import Rejected
+from shared.row_files import is_parquet
 from shared.storage.models import fetch_base_model, fetch_model
 from shared.storage.objects import WriteOnceStore
 
@@ -68,18 +70,28 @@ class Cache:
         return target
 
     async def blob(self, file: FileRef) -> Path:
-        """Return the path of an uploaded file. Raises Rejected where it is not in the store."""
+        """Return the path of an uploaded file as JSON lines.
+
+        Raises Rejected where it is not in the store, or is Parquet that cannot be read.
+        """
         target = self._root / "blobs" / file.sha256
         if target.exists():
             os.utime(target)
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        key = layout.blob(file.sha256)
+        key, draft = layout.blob(file.sha256), self._draft()
+        for path in (target, draft):
+            path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            await self._objects.get_file(key, target, sha256=file.sha256, size_bytes=file.size_bytes)
+            await self._objects.get_file(key, draft, sha256=file.sha256, size_bytes=file.size_bytes)
+            if not is_parquet(draft):
+                draft.replace(target)
+            elif problem := await unpack(draft, target):
+                raise Rejected(f"file {file.file_id} {problem}")
         except KeyError as error:
             message = f"file {file.file_id} was not uploaded or was deleted: {key} does not exist"
             raise Rejected(message) from error
+        finally:
+            draft.unlink(missing_ok=True)
         return target
 
     async def place(self, order: WorkOrder, files: Iterable[FileRef]) -> WorkOrder:

@@ -25,9 +25,9 @@ from services.evaluator.model import Suite
 from services.evaluator.scoring.rows import BadRows, read_benchmark, read_prompts
 from shared.errors import CorruptObject, Refused, Rejected
 from shared.messaging.unit import Task, Unit
+from shared.row_files import MAX_GATE_BYTES
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}"
-MAX_SUITE_BYTES = 512 * 1024 * 1024
 
 
 class CheckSuite(Task, frozen=True):
@@ -90,8 +90,8 @@ class SuiteRegistration:
         return suite
 
     async def _read(self, file: FileRef, kind: BenchmarkKind | None) -> Sequence[Any]:
-        if file.size_bytes > MAX_SUITE_BYTES:
-            size = f"{file.size_bytes} bytes, expected at most {MAX_SUITE_BYTES}"
+        if file.size_bytes > MAX_GATE_BYTES:
+            size = f"{file.size_bytes} bytes, expected at most {MAX_GATE_BYTES}"
             raise Rejected(f"file {file.file_id}: {size}")
         try:
             path = await self._cache.blob(file)

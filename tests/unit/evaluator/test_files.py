@@ -1,13 +1,24 @@
-"""The cache of several evaluations at once: nobody loses what it uses."""
+"""The cache of several evaluations at once: nobody loses what it uses, and files of rows are JSON lines."""
 
 import asyncio
+import hashlib
+import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from schemas import layout
+from schemas.base import FileRef
+from services.evaluator.clients import unpack
 from services.evaluator.clients.files import Cache
+from services.evaluator.scoring.rows import read_tasks
+from shared.errors import Rejected
 from shared.storage.testing import FakeObjectStore
+from tests.parquet import parquet_of
 from tests.stored import put_model
 
 HOUR = 3600.0
@@ -64,3 +75,52 @@ async def test_a_model_that_two_fetch_at_once_is_there_for_both(tmp_path: Path):
     assert path == same
     assert (path / "weights").read_text() == "x"
     assert list((tmp_path / "cache" / "drafts").iterdir()) == []
+
+
+ROWS = [
+    {"messages": [{"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": "Yes."}]}
+    for number in range(100)
+]
+
+
+async def blob_of(content: bytes, root: Path, *, times: int = 1) -> Path:
+    objects = FakeObjectStore()
+    sha256 = await objects.put_bytes(layout.blob(hashlib.sha256(content).hexdigest()), content)
+    file = FileRef(file_id="file-1", sha256=sha256, size_bytes=len(content))
+    cache = Cache(objects, root, max_bytes=10**9)
+    (path,) = {*await asyncio.gather(*(cache.blob(file) for _ in range(times)))}
+    assert path.name == sha256
+    return path
+
+
+async def test_a_file_of_rows_in_parquet_is_kept_as_json_lines(tmp_path: Path):
+    lines = "".join(f"{json.dumps(row)}\n" for row in ROWS).encode()
+    path = await blob_of(parquet_of(ROWS), tmp_path / "one", times=2)
+    assert path.read_bytes() == lines
+    assert read_tasks(path) == read_tasks(await blob_of(lines, tmp_path / "other"))
+    assert list((tmp_path / "one" / "drafts").iterdir()) == []
+
+
+async def test_parquet_that_cannot_be_read_is_refused_and_not_kept(tmp_path: Path):
+    with pytest.raises(Rejected, match="file file-1 is Parquet that is cut off: its"):
+        await blob_of(parquet_of(ROWS)[:-1], tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+async def test_parquet_that_ends_the_process_is_refused(tmp_path: Path):
+    """One page unpacks to more than the process may have."""
+    zeros = pa.array(["0" * (1 << 20)] * 2_000)
+    options = {"use_dictionary": False, "data_page_size": 2 << 30, "write_batch_size": 2_000}
+    content = parquet_of(pa.table({"text": zeros}), compression="zstd", **options)
+    with pytest.raises(
+        Rejected, match="could not be read as Parquet within 600 s and 2147483648 bytes of memory"
+    ):
+        await blob_of(content, tmp_path)
+
+
+def test_parquet_of_more_text_than_the_gate_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(unpack, "MAX_GATE_BYTES", 500)
+    path = tmp_path / "rows"
+    path.write_bytes(parquet_of(ROWS))
+    answer = unpack.write_rows(unpack.Order(path=path, into=tmp_path / "lines"))
+    assert answer.problem == "has more than 500 bytes as JSON lines, expected at most that"
