@@ -8,7 +8,7 @@ import typer
 
 from cli.api import Api
 from cli.output import stderr
-from cli.row_files import json_lines_of
+from cli.row_files import uploadable
 from ops.connection import Connection, find_connection
 
 DryRun = Annotated[
@@ -36,9 +36,9 @@ def admin_api() -> Api:
 
 
 def upload_rows(path: Path, *, purpose: str = "fine-tune", is_used: bool = False) -> Any:
-    """Upload a file of rows as JSON lines, whichever way it has them; `is_used` as in `Api.upload`.
+    """Upload a file of rows, unpacked where it is gzip; `is_used` as in `Api.upload`.
 
     Raises RefusedByPlatform.
     """
-    with stderr.status(f"uploading {path.name}"), json_lines_of(path) as lines:
+    with stderr.status(f"uploading {path.name}"), uploadable(path) as lines:
         return api().upload(lines, purpose=purpose, is_used=is_used)

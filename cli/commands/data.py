@@ -14,7 +14,7 @@ from cli.changes import Changes, is_dry
 from cli.commands.context import admin_api, api, connection, upload_rows
 from cli.commands.excerpts import excerpts_text
 from cli.output import note, show, show_table, stderr
-from cli.row_files import MAX_SUITE_BYTES, json_lines_of
+from cli.row_files import uploadable
 from ops.errors import RefusedByPlatform, Unreachable
 from schemas.base import FileRef
 from schemas.evaluation import (
@@ -25,6 +25,7 @@ from schemas.evaluation import (
     SafetySuiteRegistered,
 )
 from schemas.excerpts import DatasetExcerpts
+from shared.row_files import MAX_GATE_BYTES
 
 app = typer.Typer(
     add_completion=False, help="Files, datasets, benchmarks and safety suites.", no_args_is_help=True
@@ -37,7 +38,7 @@ LISTED_SECONDS = 30.0
 
 @app.command(cls=Changes)
 def upload(path: Path, purpose: str = "fine-tune") -> None:
-    """Upload a file of rows: JSON lines, those in gzip, or Parquet, which become JSON lines here."""
+    """Upload a file of rows: JSON lines, those in gzip, or Parquet."""
     file = upload_rows(path, purpose=purpose)
     show(file, file["id"])
 
@@ -186,7 +187,7 @@ def wait_until_listed(platform: Api, fact: BenchmarkRegistered | SafetySuiteRegi
 
 
 def _blob(path: Path, purpose: str) -> FileRef:
-    with json_lines_of(path, at_most_bytes=MAX_SUITE_BYTES) as lines:
+    with uploadable(path, at_most_bytes=MAX_GATE_BYTES) as lines:
         file = admin_api().upload(lines, purpose=purpose, is_used=True)
     if not is_dry():
         note(f"uploaded {path.name} as {file['id']}")

@@ -16,6 +16,7 @@ from schemas.specification import Tier
 from services.gateway import readmodels, store
 from services.gateway.access import OPERATOR, Principal, is_same_key
 from services.gateway.errors import ApiError
+from services.gateway.first_look import FirstLook
 from services.gateway.model import JsonObject, Outcome
 from services.gateway.quotas import Quotas
 from services.gateway.rates import InFlight, Rates
@@ -47,6 +48,7 @@ class Gateway:
     transfers: InFlight = field(init=False)
     transfer_bytes: InFlight = field(init=False)
     webhook_tests: InFlight = field(init=False)
+    first_look: FirstLook = field(init=False)
     is_stopping: bool = False
     """Streams that would last end; their clients continue at another process."""
 
@@ -56,6 +58,7 @@ class Gateway:
         self.transfers = InFlight("transfers", self.settings.max_transfers)
         self.transfer_bytes = InFlight("transfer_bytes", self.settings.max_transfer_bytes)
         self.webhook_tests = InFlight("webhook_tests", self.settings.webhook_max_in_flight)
+        self.first_look = FirstLook(self.settings.scratch_dir)
 
     def stop(self) -> None:
         self.is_stopping = True

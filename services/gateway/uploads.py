@@ -1,4 +1,4 @@
-"""A first look at an upload: is it JSON lines at all, and of which format? Ingest checks every row."""
+"""What an upload is: are its first rows JSON objects at all, and of which format? Ingest checks every row."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
@@ -8,6 +8,7 @@ from typing import BinaryIO
 from schemas.specification import DatasetFormat, format_of_row
 from services.gateway.errors import ApiError, not_available_yet
 from shared.nesting import shallow_json
+from shared.parquet import open_rows
 
 ROWS_LOOKED_AT = 20
 MAX_ROW_BYTES = 4 * 1024 * 1024
@@ -20,7 +21,6 @@ PART_FIELDS = frozenset({"data"})
 MAX_PART_BYTES = 64 * 1024 * 1024
 """OpenAI's limit on the size of a part."""
 PART_PURPOSE = "upload-part"
-PARQUET = b"PAR1"
 MAX_FILENAME_CHARACTERS = 255
 MAX_SHOWN_CHARACTERS = 80
 
@@ -55,18 +55,10 @@ def safe_name(filename: str) -> str:
 
 
 def detect_format(path: Path, *, purpose: str) -> DatasetFormat | None:
-    """The format of the first row. Raises ApiError where the file cannot be JSON lines of objects."""
+    """The format of the first row. Raises ApiError where the file cannot be rows of objects; BadParquet."""
     dataset_format: DatasetFormat | None = None
     rows = 0
-    with path.open("rb") as file:
-        if file.read(len(PARQUET)) == PARQUET:
-            raise ApiError(
-                400,
-                "file: Parquet is not available yet, expected JSON lines; `retune data upload` makes them of it",
-                param="file",
-                code="not_available_yet",
-            )
-        file.seek(0)
+    with open_rows(path) as file:
         for number, line in enumerate(_lines(file), 1):
             if not line.strip():
                 continue
@@ -77,11 +69,11 @@ def detect_format(path: Path, *, purpose: str) -> DatasetFormat | None:
             if rows >= ROWS_LOOKED_AT:
                 break
     if rows == 0:
-        raise _invalid("the file has no rows, expected one JSON object per line")
+        raise invalid_file("the file has no rows, expected one JSON object per line, or Parquet")
     return dataset_format
 
 
-def count_rows(path: Path) -> int:
+def count_lines(path: Path) -> int:
     """Lines with something in them."""
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
@@ -94,15 +86,15 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _row(line: bytes, number: int) -> dict[str, object]:
     if len(line) > MAX_ROW_BYTES:
-        raise _invalid(f"line {number} has over {MAX_ROW_BYTES} bytes")
+        raise invalid_file(f"line {number} has over {MAX_ROW_BYTES} bytes")
     if line.startswith(b"\x1f\x8b"):
-        raise _invalid("the file is gzip, expected plain JSON lines")
+        raise invalid_file("the file is gzip, expected plain JSON lines, or Parquet")
     try:
         row = shallow_json(line)
     except ValueError as error:
-        raise _invalid(f"line {number} is not JSON: {error}") from error
+        raise invalid_file(f"line {number} is not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise _invalid(f"line {number}: found {type(row).__name__}, expected a JSON object")
+        raise invalid_file(f"line {number}: found {type(row).__name__}, expected a JSON object")
     return row
 
 
@@ -111,9 +103,9 @@ def _format(row: dict[str, object], number: int) -> DatasetFormat:
     if dataset_format is None:
         keys = ", ".join(key[:MAX_SHOWN_CHARACTERS] for key in sorted(row)[:8])
         expected = "messages; prompt and completion; prompt, chosen and rejected; or text"
-        raise _invalid(f"line {number}: found keys {keys}, expected {expected}")
+        raise invalid_file(f"line {number}: found keys {keys}, expected {expected}")
     return dataset_format
 
 
-def _invalid(message: str) -> ApiError:
+def invalid_file(message: str) -> ApiError:
     return ApiError(400, f"file: {message}", param="file", code="invalid_file")

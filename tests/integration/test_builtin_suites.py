@@ -14,9 +14,7 @@ from pathlib import Path
 
 import asyncpg
 import httpx
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from deploy.local.cli import _register_suites
 from deploy.local.stack import Stack
@@ -31,6 +29,7 @@ from shared.clock import utc_now
 from tests.architecture.source import ROOT
 from tests.builders import a_sha
 from tests.integration.gateway.world import World, mark, met, until
+from tests.parquet import parquet_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -99,7 +98,7 @@ async def test_a_published_task_is_registered_with_examples_of_its_own_split(sta
     """As people have both: gzip and Parquet. What is asked and what is shown is in the suite's digest."""
     asked, shown = tmp_path / "test.jsonl.gz", tmp_path / "dev.parquet"
     asked.write_bytes(gzip.compress("".join(json.dumps(mmlu(n)) + "\n" for n in range(400)).encode()))
-    parquet.write_table(pa.Table.from_pylist([mmlu(n) for n in range(1_000, 1_005)]), shown)
+    shown.write_bytes(parquet_of([mmlu(n) for n in range(1_000, 1_005)]))
     command = ("cli.app", "--json", "data", "register-benchmark", "mmlu", str(asked))
     command += ("--task", "mmlu", "--margin-points", "5", "--fewshot", str(shown))
     refused = run(stack, *command, "--num-fewshot", "6")
@@ -110,7 +109,7 @@ async def test_a_published_task_is_registered_with_examples_of_its_own_split(sta
     assert done.returncode == 0, done.stderr
     fact = BenchmarkRegistered.model_validate_json(done.stdout)
     assert fact.examples is not None
-    assert (fact.rows, fact.num_fewshot, fact.examples.filename) == (400, 5, "dev.jsonl")
+    assert (fact.rows, fact.num_fewshot, fact.examples.filename) == (400, 5, "dev.parquet")
     assert fact.digest == suite_digest(fact.file, BenchmarkKind.MMLU, 5, "refusal", 5.0, fact.examples)
     db = await asyncpg.connect(stack.postgres_dsn("gateway"))
     needed = await db.fetch("SELECT DISTINCT sha256 FROM needed_bytes WHERE needed_by = 'benchmark mmlu'")

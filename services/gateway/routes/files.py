@@ -25,11 +25,13 @@ from services.gateway.store import Order
 from services.gateway.usage import require_bytes
 from shared.failpoints import failpoint
 from shared.messaging.unit import Unit
+from shared.row_files import is_parquet
 
 router = APIRouter()
 
 MAX_FILES_OF_A_PAGE = 10_000
 """OpenAI's."""
+PARQUET_TYPE = "application/vnd.apache.parquet"
 UPLOAD = {
     "requestBody": {
         "required": True,
@@ -124,17 +126,16 @@ def scratch_file(settings: Settings) -> Iterator[Path]:
 async def store_rows(
     caller: Principal, context: Gateway, path: Path, *, filename: str, purpose: str
 ) -> FileRef:
-    """A file that is not confirmed yet. Raises ApiError where it cannot be JSON lines."""
-    file_format = await asyncio.to_thread(uploads.detect_format, path, purpose=purpose)
-    num_rows = await asyncio.to_thread(uploads.count_rows, path)
+    """A file that is not confirmed yet. Raises ApiError where it cannot be JSON lines or Parquet."""
+    look = await context.first_look(path, purpose)
     return await removal.store_file(
         context.service,
         path,
         filename=uploads.safe_name(filename),
         tenant=caller.tenant,
         purpose=purpose,
-        file_format=file_format,
-        num_rows=num_rows,
+        file_format=look.format,
+        num_rows=look.num_rows,
     )
 
 
@@ -192,7 +193,10 @@ async def retrieve(caller: Caller, context: Context, file_id: str) -> responses.
     responses={
         200: {
             "description": "The bytes of the file",
-            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                PARQUET_TYPE: {"schema": {"type": "string", "format": "binary"}},
+            },
         }
     },
 )
@@ -204,11 +208,12 @@ async def content(caller: Caller, context: Context, file_id: str) -> StreamingRe
         await context.service.objects.get_file(
             layout.blob(file.sha256), path, sha256=file.sha256, size_bytes=file.size_bytes
         )
+        media_type = PARQUET_TYPE if is_parquet(path) else "text/plain"
         stream = held.enter_context(path.open("rb"))
         path.unlink()
         parts = iter(lambda: stream.read(1 << 20), b"")
         return HeldResponse(
-            parts, held.pop_all(), media_type="text/plain", headers={"x-content-type-options": "nosniff"}
+            parts, held.pop_all(), media_type=media_type, headers={"x-content-type-options": "nosniff"}
         )
 
 

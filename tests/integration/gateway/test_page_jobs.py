@@ -1,6 +1,7 @@
 """What the page shows of jobs that wait, and how one is made on it."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
@@ -26,6 +27,7 @@ from tests.integration.gateway.pages import (
     words_of,
 )
 from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, until
+from tests.parquet import parquet_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -82,13 +84,17 @@ class TestUploads:
         assert (known["bytes"], known["purpose"]) == (len(ROW), "fine-tune")
         assert known["filename"] in unescape(page.text)
 
-    async def test_of_scripts_are_answered_as_json(self, person):
+    async def test_of_scripts_are_answered_as_json(self, world, person):
         headers = {"x-csrf-token": (await hidden(person))["csrf"], "accept": "application/json"}
         body = {"data": {"purpose": "fine-tune"}, "headers": headers}
         stored = await person.post("/jobs/new/files", files={"file": ("rows.jsonl", ROW)}, **body)
         assert stored.json()["id"].startswith("file-")
         refused = await person.post("/jobs/new/files", files={"file": ("rows.jsonl", b"no rows")}, **body)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "file")
+        parquet = {"file": ("rows.parquet", parquet_of([json.loads(ROW)]))}
+        stored = await person.post("/jobs/new/files", files=parquet, **body)
+        known = (await world.ask("GET", f"/files/{stored.json()['id']}")).json()
+        assert (known["filename"], known["retune"]["format"]) == ("rows.parquet", "chat")
 
     @pytest.mark.parametrize(
         ("csrf", "headers"), [("", {}), ("0" * 64, {}), (None, {"sec-fetch-site": "cross-site"})]

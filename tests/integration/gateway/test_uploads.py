@@ -1,12 +1,14 @@
 """Files on their way into the gateway: names, sizes, forms at fault."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.integration.gateway.world import MAX_UPLOAD_BYTES, World
+from tests.parquet import parquet_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 
@@ -64,7 +66,7 @@ class TestUploads:
     @pytest.mark.parametrize(
         ("files", "data", "param", "code"),
         [
-            ({"file": ("a", b"PAR1\x15\x04")}, {"purpose": "fine-tune"}, "file", "not_available_yet"),
+            ({"file": ("a", b"PAR1\x15\x04")}, {"purpose": "fine-tune"}, "file", "invalid_file"),
             ({"file": ("a", b"{")}, {"purpose": "fine-tune"}, "file", "invalid_file"),
             ({"file": ("a", b"{}")}, {"purpose": "fine-tune", "colour": "x"}, "colour", "unknown_parameter"),
             (
@@ -84,6 +86,64 @@ class TestUploads:
         answer = await world.ask("POST", "/files", files=files, data=data)
         error = answer.json()["error"]
         assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+class TestParquet:
+    """Takes the place of JSON lines: the bytes stay as they were sent."""
+
+    CONTENT = parquet_of(
+        {"messages": [{"role": "user", "content": f"{number}?"}, {"role": "assistant", "content": "Yes."}]}
+        for number in range(130)
+    )
+
+    async def test_is_a_file_like_any_other_to_openais_client(self, world):
+        async with world.client() as client:
+            file = await client.files.create(file=("rows.parquet", self.CONTENT), purpose="fine-tune")
+            assert (file.object, file.filename, file.bytes) == ("file", "rows.parquet", len(self.CONTENT))
+            content = await client.files.content(file.id)
+        assert content.content == self.CONTENT
+        assert content.response.headers["content-type"] == "application/vnd.apache.parquet"
+        shown = (await world.ask("GET", f"/files/{file.id}")).json()
+        assert shown["retune"]["format"] == "chat"
+        assert shown["retune"]["sha256"] == hashlib.sha256(self.CONTENT).hexdigest()
+        assert await world.db.fetchval("SELECT num_rows FROM file WHERE file_id = $1", file.id) == 130
+
+    async def test_in_parts_is_put_together_and_looked_at(self, world):
+        async with world.client() as client:
+            upload = await client.uploads.upload_file_chunked(
+                file=self.CONTENT,
+                filename="rows.parquet",
+                bytes=len(self.CONTENT),
+                mime_type="application/vnd.apache.parquet",
+                purpose="fine-tune",
+                part_size=1_000,
+            )
+        assert upload.status == "completed"
+        shown = (await world.ask("GET", f"/files/{upload.file.id}")).json()
+        assert (shown["bytes"], shown["retune"]["format"]) == (len(self.CONTENT), "chat")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (
+                CONTENT[:-20],
+                f"file: the file is Parquet that is cut off: its {len(CONTENT) - 20} bytes end with ",
+            ),
+            (parquet_of([{"question": "a"}]), "file: line 1: found keys question, expected messages; "),
+            (
+                parquet_of([{"text": "a", "image": b"x"}]),
+                "file: the file has column 'image' of type binary, ",
+            ),
+        ],
+    )
+    async def test_that_is_no_good_is_refused_and_not_stored(self, world, content, message):
+        before = await world.db.fetchval("SELECT count(*) FROM file")
+        files = {"file": ("rows.parquet", content)}
+        answer = await world.ask("POST", "/files", files=files, data={"purpose": "fine-tune"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"], error["code"]) == (400, "file", "invalid_file")
+        assert error["message"].startswith(message)
+        assert await world.db.fetchval("SELECT count(*) FROM file") == before
 
 
 async def raw(world: World, request: bytes) -> bytes:

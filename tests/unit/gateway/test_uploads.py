@@ -71,14 +71,6 @@ def test_a_purpose_that_is_not_the_callers_is_named(purpose, known, message):
         require_purpose(purpose, known)
 
 
-def test_parquet_is_not_available_yet(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"PAR1\x15\x04\x15\x10")
-    with pytest.raises(ApiError, match="Parquet is not available yet") as caught:
-        detect_format(path, purpose="fine-tune")
-    assert caught.value.body["error"]["code"] == "not_available_yet"
-
-
 @pytest.mark.parametrize(
     ("names", "param", "code"),
     [
