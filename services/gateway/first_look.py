@@ -25,7 +25,7 @@ from shared.row_files import ENVIRONMENT, is_parquet
 
 log = get_logger(__name__)
 
-LIMIT = timedelta(seconds=60)
+LIMIT = timedelta(seconds=30)
 MEMORY_BYTES = 768 << 20
 """Address space of the process; the gateway's own container has little more memory."""
 TAIL_LINES = 5

@@ -76,7 +76,7 @@ async def test_a_file_that_ends_the_process_is_refused_and_the_next_one_is_looke
     options = {"use_dictionary": False, "data_page_size": 2 << 30, "write_batch_size": 1_000}
     path.write_bytes(parquet_of(pa.table({"text": zeros}), compression="zstd", **options))
     with pytest.raises(
-        ApiError, match="its first rows could not be read as Parquet within 60 s and"
+        ApiError, match="its first rows could not be read as Parquet within 30 s and"
     ) as caught:
         await look(path, "fine-tune")
     assert caught.value.body["error"]["code"] == "invalid_file"
