@@ -1,6 +1,5 @@
 """What looks wrong, or looked wrong, with jobs while they train, the curve around it, and which rules are muted."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from services.gateway.alerts import AlertFilter, AlertRow
 from services.gateway.deps import Context, Gateway, invalid_cursor, parse_cursor
 from services.gateway.errors import ApiError, not_found
 from services.gateway.page import formats, render, streams
-from services.gateway.page.job import AXES, CHARTS, Metric
+from services.gateway.page.charts import AXES, CHARTS, METRICS, mark_of_alert
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import alert_view, words_of
 from services.gateway.requests import MuteRule
@@ -27,20 +26,6 @@ MUTES = 100
 """Mutes that are shown."""
 AROUND = 100
 """Steps before and after an alert that its curve shows."""
-METRICS: Mapping[AlertRule, tuple[Metric, ...]] = {
-    AlertRule.LOSS_SPIKE: ("loss",),
-    AlertRule.DIVERGENCE: ("loss",),
-    AlertRule.PLATEAU: ("loss", "learning_rate"),
-    AlertRule.NOT_FINITE: ("loss", "grad_norm"),
-    AlertRule.GRADIENT_EXPLOSION: ("grad_norm",),
-    AlertRule.STALL: ("tokens_per_second",),
-    AlertRule.MEMORY_LEAK: ("memory_bytes",),
-    AlertRule.LOW_UTILIZATION: ("tokens_per_second",),
-    AlertRule.COST_ABOVE_PLAN: ("tokens_per_second",),
-    AlertRule.CHECKPOINT_OVERDUE: ("tokens_per_second",),
-    AlertRule.VALIDATION_RISE: ("valid_loss", "loss"),
-}
-"""Curves in which the cause of an alert is seen."""
 SLOW = {AlertRule.PLATEAU, AlertRule.MEMORY_LEAK, AlertRule.COST_ABOVE_PLAN, AlertRule.VALIDATION_RISE}
 """Rules about what comes slowly: their curves begin with the run."""
 UNITS = {
@@ -120,7 +105,6 @@ async def one(request: Request, visitor: Present, context: Context, alert_id: st
         stream=f"/alerts/{alert_id}/stream",
         charts={name: CHARTS[name] for name in metrics},
         axes=AXES,
-        marks=[{"kind": "alert", "step": row.step, "at": row.raised_at.timestamp(), "text": row.message}],
         limits={name: row.limit_value for name in metrics if name in drawn and row.limit_value is not None},
         first=0 if row.rule in SLOW else max(0, row.step - AROUND),
         last=row.step + AROUND,
@@ -143,6 +127,7 @@ async def _find(visitor: Visitor, context: Gateway, alert_id: str) -> AlertRow:
 def _shown(row: AlertRow, context: Gateway) -> dict[str, Any]:
     return {
         "alert": alert_view(row),
+        "marks": [mark_of_alert(row)],
         "hours": HOURS,
         "version": streams.version_of(row),
         "now": context.service.database.now(),

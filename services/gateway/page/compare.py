@@ -13,8 +13,8 @@ from services.gateway.deps import Context, Gateway
 from services.gateway.errors import ApiError
 from services.gateway.job_readmodels import JobFilter
 from services.gateway.page import comparison, render, streams
+from services.gateway.page.charts import AXES, CHARTS, Metric
 from services.gateway.page.comparison import MAX_RUNS, ORDERS, Order
-from services.gateway.page.job import AXES, CHARTS, Metric
 from services.gateway.page.sessions import Present, Visitor
 from services.gateway.page.views import job_view
 from services.gateway.routes.jobs import job_of

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from schemas.lifecycle import TERMINAL
 from services.gateway import (
+    alerts,
     costs,
     job_readmodels,
     job_responses,
@@ -19,9 +20,11 @@ from services.gateway import (
     recent_events,
     representations,
 )
+from services.gateway.alerts import AlertFilter
 from services.gateway.deps import Caller, Context, Gateway, parse_cursor
 from services.gateway.errors import not_found
-from services.gateway.page import attempts, checkpoints, curves, formats, render, streams
+from services.gateway.page import attempts, charts, checkpoints, curves, formats, render, streams
+from services.gateway.page.charts import AXES, CHARTS, Axis, Metric
 from services.gateway.page.events import link_of
 from services.gateway.page.job_settings import groups_of
 from services.gateway.page.sessions import Present, Sender, Visitor
@@ -40,19 +43,6 @@ Types = Annotated[list[str], Query(alias="type", max_length=100)]
 """Of events: those to show; empty for all."""
 STEPS_AT_ONCE = 2_000
 MAX_PIXELS = 4_000
-Metric = Literal["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second", "memory_bytes"]
-CHARTS: Mapping[Metric, Mapping[str, str]] = {
-    "loss": {"title": "Training loss", "unit": "nats per token", "smooth": "0.6", "scale": "linear"},
-    "valid_loss": {"title": "Validation loss", "unit": "nats per token", "smooth": "0", "scale": "linear"},
-    "learning_rate": {"title": "Learning rate", "unit": "per step", "smooth": "0", "scale": "linear"},
-    "grad_norm": {"title": "Gradient norm", "unit": "before clipping", "smooth": "0.6", "scale": "log"},
-    "tokens_per_second": {"title": "Speed", "unit": "tokens/s", "smooth": "0", "scale": "linear"},
-    "memory_bytes": {"title": "Memory", "unit": "GiB", "smooth": "0", "scale": "linear"},
-}
-Axis = Literal["step", "time", "tokens"]
-AXES: Mapping[Axis, str] = {"step": "steps", "time": "time since training began", "tokens": "tokens"}
-"""What curves are drawn over."""
-MARKS = ("TrainingResumed", "TrainingStopped", "TrainingFailed")
 COMMANDS: Mapping[Action, Callable[..., Awaitable[job_responses.Job]]] = {
     "pause": jobs.pause,
     "resume": jobs.resume,
@@ -86,7 +76,7 @@ async def stream(
     await job_of(caller, context, job_id)
 
     async def look(last: str) -> streams.Changes:
-        known, event_id, last_step, validated = _parsed(last, step)
+        known, event_id, last_step, validated, known_marks = _parsed(last, step)
         version = await job_readmodels.find_job_version(database, job_id, caller.tenant) or ""
         if version == known:
             return streams.Changes(last)
@@ -102,6 +92,11 @@ async def stream(
             if newest_event != event_id:
                 parts.append(_drawn(picture))
                 event_id = newest_event
+            marked = await _marks(caller, context, job_id)
+            if (marks := streams.version_of(marked)[:8]) != known_marks:
+                html = render.text("job_marks.html.jinja", marked=marked, job_id=job_id)
+                parts.append(streams.part("job-marks", html))
+                known_marks = marks
         elif tab == "timeline":
             picture, _ = await _attempts(context, job_id)
             parts.append(_drawn(picture))
@@ -118,18 +113,19 @@ async def stream(
             values = {"visitor": visitor, "now": database.now(), "job_id": job_id}
             html = render.text("job_checkpoints.html.jinja", **values, **written)
             parts.append(streams.part("checkpoints", html))
-        return streams.Changes(f"{version}/{max(event_id, 0)}/{last_step}/{validated}", tuple(parts))
+        known = f"{version}/{max(event_id, 0)}/{last_step}/{validated}/{known_marks}"
+        return streams.Changes(known, tuple(parts))
 
     return streams.follow(request, context, visitor, look)
 
 
-def _parsed(last: str, step: int) -> tuple[str, int, int, int]:
-    """Return the version of the job, and the last event, step and validated step that the page has."""
-    version, *numbers = last.split("/")
-    if len(numbers) != 3 or not all(map(str.isdecimal, numbers)):
-        return "", -1, step, 0
-    event_id, last_step, validated = map(int, numbers)
-    return version, event_id, last_step, validated
+def _parsed(last: str, step: int) -> tuple[str, int, int, int, str]:
+    """Return the version of the job, the last event, step and validated step that the page has, and which marks."""
+    version, *rest = last.split("/")
+    if len(rest) != 4 or not all(map(str.isdecimal, rest[:3])):
+        return "", -1, step, 0, ""
+    event_id, last_step, validated = map(int, rest[:3])
+    return version, event_id, last_step, validated, rest[3]
 
 
 async def _head(visitor: Visitor, context: Gateway, job_id: str) -> list[streams.Event]:
@@ -300,7 +296,7 @@ async def _curves(caller: Caller, context: Gateway, job_id: str, **options: Any)
     return {
         "charts": CHARTS,
         "axes": AXES,
-        "marks": await _marks(context, job_id),
+        "marked": await _marks(caller, context, job_id),
         "limits": {"memory_bytes": memory} if memory else {},
         "num_steps": row.num_steps,
         "has_steps": await _last_step(context, job_id) > 0,
@@ -308,21 +304,16 @@ async def _curves(caller: Caller, context: Gateway, job_id: str, **options: Any)
     }
 
 
-async def _marks(context: Gateway, job_id: str) -> list[dict[str, JsonValue]]:
-    """Where attempts ended and were resumed, with their certificates."""
-    database = context.service.database
-    events = await job_readmodels.find_events_of_types(database, job_id, MARKS)
-    marks: list[dict[str, JsonValue]] = []
-    for event in events:
-        certificate = event.data.get("certificate")
-        kind, step = (
-            ("resumed", certificate["step"])
-            if isinstance(certificate, dict)
-            else ("stopped", event.data["last_step"])
+async def _marks(caller: Caller, context: Gateway, job_id: str) -> charts.Marks:
+    database, most = context.service.database, charts.MARKED_ALERTS + 1
+    events = await job_readmodels.find_events_of_types(database, job_id, charts.TYPES)
+    open_alerts, cleared = [
+        await alerts.list_alerts(
+            database, caller.tenant, AlertFilter(job_id, is_open=is_open), before=None, limit=most
         )
-        mark = {"step": step, "kind": kind, "text": event.message, "at": event.created_at.timestamp()}
-        marks.append(mark)
-    return marks
+        for is_open in (True, False)
+    ]
+    return charts.marks(events, open_alerts, cleared)
 
 
 async def _timeline(

@@ -1,6 +1,6 @@
 """Alerts as the tracker raises them, for tests of those who listen."""
 
-from schemas.alert import AlertRaised, AlertRule
+from schemas.alert import AlertCleared, AlertRaised, AlertRule
 from tests.integration.gateway.world import World, until
 
 
@@ -15,6 +15,16 @@ async def raise_alert(
     query = "SELECT true FROM alert WHERE job_id = $1 AND rule = $2"
     await until(lambda: world.db.fetchval(query, job_id, rule.value), f"the alert of {job_id}")
     return raised
+
+
+async def clear(world: World, raised: AlertRaised, *, step: int) -> None:
+    fields = raised.model_dump(include={"job_id", "tenant", "attempt", "rule", "episode"})
+    await world.voices.say("tracker", AlertCleared(**fields, step=step, message="it is as usual again"))
+    query = "SELECT cleared_at IS NOT NULL FROM alert WHERE job_id = $1 AND rule = $2 AND episode = $3"
+    await until(
+        lambda: world.db.fetchval(query, raised.job_id, raised.rule.value, raised.episode),
+        "the alert cleared",
+    )
 
 
 async def page_of_an_alert(world: World, job_id: str, step: int, **changes: object) -> str:

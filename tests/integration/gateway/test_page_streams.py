@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import AsyncIterator
 from html import unescape
+from typing import Any
 
 import httpx
 import pytest
 
 from schemas.training import StepsRecorded, StepValidated
-from tests.integration.gateway.alerting import raise_alert
+from tests.integration.gateway.alerting import clear, raise_alert
 from tests.integration.gateway.pages import HOSTILE, HTML, heard, logged_in, lose_node, populate
 from tests.integration.gateway.world import World, a_step, mark, new_key
 
@@ -28,6 +29,10 @@ async def part_of(lines: AsyncIterator[str], element: str) -> dict[str, str]:
         _, _, part = await heard(lines, "part")
         if part["id"] == element:
             return part
+
+
+def marks_in(html: str) -> list[dict[str, Any]]:
+    return json.loads(unescape(re.search(r"data-marks='([^']*)'", html)[1]))
 
 
 class TestStreams:
@@ -82,6 +87,41 @@ class TestStreams:
         async with person.stream("GET", f"/jobs/{job}/stream", headers={"last-event-id": last}) as events:
             _, name, _ = await heard(events.aiter_lines(), "validated", "ready")
         assert name == "ready"
+
+    async def test_of_curves_mark_alerts_as_they_are_raised_and_cleared(self, world, person):
+        job = await world.a_running_job()
+        path = f"/jobs/{job}/stream"
+        async with person.stream("GET", path, params={"step": 10}) as events:
+            lines = events.aiter_lines()
+            assert marks_in((await part_of(lines, "job-marks"))["html"]) == []
+            raised = await raise_alert(world, job, step=8, message=f"loss 9.5 {HOSTILE}")
+            part = await part_of(lines, "job-marks")
+            assert "1 open alert, 0 cleared alerts" in part["html"]
+            assert "<script>" not in part["html"]
+            [mark] = marks_in(part["html"])
+            assert (mark["kind"], mark["step"], mark["metrics"]) == ("open", 8, ["loss"])
+            assert mark["text"] == f"open alert, loss spike at step 8: loss 9.5 {HOSTILE}"
+            page = await person.get(f"/jobs/{job}", headers=HTML)
+            assert marks_in(page.text) == [mark], "a page that is loaded now has the same"
+            await clear(world, raised, step=10)
+            [mark] = marks_in((await part_of(lines, "job-marks"))["html"])
+            assert (mark["kind"], mark["step"]) == ("cleared", 8)
+            last, _, _ = await heard(lines, "ping")
+        async with person.stream("GET", path, headers={"last-event-id": last}) as events:
+            _, name, _ = await heard(events.aiter_lines(), "part", "ready")
+        assert name == "ready"
+
+    async def test_of_an_alert_mark_it_as_cleared(self, world, person):
+        raised = await raise_alert(world, await world.a_running_job())
+        number = await world.db.fetchval("SELECT number FROM alert WHERE job_id = $1", raised.job_id)
+        path = f"/alerts/alert-{number}"
+        assert [mark["kind"] for mark in marks_in((await person.get(path, headers=HTML)).text)] == ["open"]
+        async with person.stream("GET", f"{path}/stream") as events:
+            lines = events.aiter_lines()
+            await part_of(lines, "alert")
+            await clear(world, raised, step=10)
+            [mark] = marks_in((await part_of(lines, "alert"))["html"])
+        assert mark["kind"] == "cleared"
 
     async def test_of_a_timeline_bring_new_events(self, world, person):
         job = await world.a_running_job()

@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 
 from schemas.alert import AlertRaised, AlertRule, AlertUnit
-from services.gateway.page.alerts import HOURS, METRICS, SLOW, UNITS
+from services.gateway.page.alerts import HOURS, SLOW, UNITS
+from services.gateway.page.charts import CHARTS, METRICS
 from services.gateway.page.formats import measured
-from services.gateway.page.job import CHARTS
 from services.gateway.webhooks.events import event_of
 from tests.builders import NOON
 

@@ -3,10 +3,13 @@ import { axis, chosen, css, digits, gaps, keep, moveCursor, places, plural, whol
 
 const charts = document.querySelector("#charts");
 const jobId = charts?.dataset.job;
-const marks = JSON.parse(charts?.dataset.marks ?? "[]");
+const written = () => document.querySelector("[data-marks]")?.dataset.marks ?? "[]";
+let marks = JSON.parse(written()), marksAsWritten = written();
 const limits = JSON.parse(charts?.dataset.limits ?? "{}");
 const GIB = 2 ** 30;
 const SYNC = "job";
+const NEAR = 6, MOST_WORDS = 3;
+const TRIANGLE = { half: 4.5, high: 8 };
 const state = { first: 0, last: null, attempt: 0 };
 const views = [];
 const smooth = { on: document.querySelector("#smooth-on"), weight: document.querySelector("#smooth-weight") };
@@ -129,9 +132,16 @@ class View {
       const hidden = curve.last.filter((value) => value !== null && value <= 0).length;
       notes.push(hidden ? `log scale, ${plural(hidden, "value")} of 0 and less not shown` : "log scale");
     }
-    this.note.textContent = notes.join("; ");
-    this.plot.setAttribute("aria-label", `${this.element.querySelector("h2 span").textContent}: ${this.value.textContent || "no values"}`);
+    this.notes = notes.join("; ");
     this.plot.title = unit;
+    this.tell();
+  }
+
+  // Words of marks take the place of the notes.
+  tell(words = "") {
+    this.note.textContent = words || this.notes;
+    const title = this.element.querySelector("h2 span").textContent;
+    this.plot.setAttribute("aria-label", [`${title}: ${this.value.textContent || "no values"}`, words].filter(Boolean).join("; "));
   }
 
   // A value, its step, and where that is on the axis.
@@ -178,22 +188,41 @@ class View {
     const at = chart.cursor.idx;
     if (at === null || at === undefined) return this.describe();
     this.value.textContent = this.reading(this.curve[this.smoothing ? "smooth" : "last"][at] ?? NaN, at, "none");
+    this.tell(this.wordsAt(chart, at));
+  }
+
+  // Of the marks where the cursor is; by keys it goes from point to point, and a mark belongs to the nearest one.
+  wordsAt(chart, at) {
+    const isPointed = this.plot.matches(":hover");
+    if (!isPointed && !this.plot.matches(":focus")) return "";
+    const near = this.marks.filter((mark) => {
+      const place = this.placeOf(mark);
+      if (place === null) return false;
+      return Math.abs(chart.valToPos(place, "x") - chart.cursor.left) <= NEAR || (!isPointed && chart.valToIdx(place) === at);
+    });
+    const words = near.slice(0, MOST_WORDS).map(({ text }) => text);
+    return near.length > MOST_WORDS ? `${words.join("; ")}; and ${near.length - MOST_WORDS} more` : words.join("; ");
+  }
+
+  get marks() {
+    return marks.filter(({ metrics }) => !metrics || metrics.includes(this.metric));
   }
 
   mark(chart) {
     const { ctx } = chart, { left, top, width, height } = chart.bbox;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
-    for (const mark of marks) {
-      const { kind } = mark;
-      ctx.strokeStyle = css(kind === "alert" ? "--warn" : "--muted");
+    for (const mark of this.marks) {
+      const { kind } = mark, isAlert = kind === "open" || kind === "cleared";
+      ctx.strokeStyle = css(kind === "open" ? "--warn" : "--muted");
       const place = this.placeOf(mark), x = place === null ? -1 : Math.round(chart.valToPos(place, "x", true));
       if (x < left || x > left + width) continue;
-      ctx.setLineDash(kind === "stopped" ? [4 * devicePixelRatio, 4 * devicePixelRatio] : []);
+      ctx.setLineDash((DASHES[kind] ?? []).map((each) => each * devicePixelRatio));
       ctx.beginPath();
       ctx.moveTo(x + (kind === "resumed" ? 2 * devicePixelRatio : 0), top);
       ctx.lineTo(x + (kind === "resumed" ? 2 * devicePixelRatio : 0), top + height);
       ctx.stroke();
+      if (isAlert) triangle(ctx, x, top, kind === "open");
     }
     if (this.kind === "time") this.drawAttempts(chart);
     const limit = limits[this.metric];
@@ -257,6 +286,20 @@ class View {
 
 const FILLS = { running: "--run", provisioning: "--edge", stopping: "--run-2", evaluating: "--run-6", paused: "--warn" };
 const periods = () => JSON.parse(document.querySelector(".attempts")?.dataset.periods ?? "[]");
+const DASHES = { stopped: [4, 4], cleared: [1, 3] };
+// Its point is down, into the curve; only an open alert's is filled.
+function triangle(ctx, x, top, isFilled) {
+  const [half, high] = [TRIANGLE.half, TRIANGLE.high].map((each) => each * devicePixelRatio);
+  ctx.setLineDash([]);
+  ctx.beginPath();
+  ctx.moveTo(x - half, top);
+  ctx.lineTo(x + half, top);
+  ctx.lineTo(x, top + high);
+  ctx.closePath();
+  ctx.fillStyle = isFilled ? ctx.strokeStyle : css("--card");
+  ctx.fill();
+  ctx.stroke();
+}
 function hatch(ctx, from, to, y, high) {
   ctx.strokeStyle = css("--card");
   ctx.lineWidth = 1.5 * devicePixelRatio;
@@ -306,6 +349,12 @@ if (charts && window.uPlot) {
   });
   logLoss.addEventListener("change", () => { keep({ y: logLoss.checked ? "log" : null }); redraw(); });
   document.addEventListener("theme", redraw);
+  document.addEventListener("part", () => {
+    if (written() === marksAsWritten) return;
+    marksAsWritten = written();
+    marks = JSON.parse(marksAsWritten);
+    for (const { chart } of views) chart?.redraw(false);
+  });
   let size;
   addEventListener("resize", () => { clearTimeout(size); size = setTimeout(() => { redraw(); load(); }, 200); });
   document.addEventListener("stream:redraw", load);

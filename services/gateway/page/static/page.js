@@ -136,6 +136,7 @@ function put(id, html) {
   for (const id of chosen) document.getElementById(id)?.toggleAttribute("checked", true);
   if (focused >= 0) focusables(element)[focused]?.focus({ preventScroll: true });
   window.htmx?.process(element);
+  document.dispatchEvent(new CustomEvent("part"));
 }
 const focusables = (root) => $$("a,button,input,select,textarea", root);
 
