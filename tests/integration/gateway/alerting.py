@@ -12,8 +12,10 @@ async def raise_alert(
     numbers = {"value": 9.5, "limit": 2.0, "message": "loss 9.5, usually 2"}
     raised = AlertRaised.model_validate(of_alert | numbers | changes)
     await world.voices.say("tracker", raised)
-    query = "SELECT true FROM alert WHERE job_id = $1 AND rule = $2"
-    await until(lambda: world.db.fetchval(query, job_id, rule.value), f"the alert of {job_id}")
+    query = "SELECT true FROM alert WHERE job_id = $1 AND rule = $2 AND episode = $3"
+    await until(
+        lambda: world.db.fetchval(query, job_id, rule.value, raised.episode), f"the alert of {job_id}"
+    )
     return raised
 
 
@@ -30,5 +32,6 @@ async def clear(world: World, raised: AlertRaised, *, step: int) -> None:
 async def page_of_an_alert(world: World, job_id: str, step: int, **changes: object) -> str:
     """Address of the page of an alert about a spike."""
     raised = await raise_alert(world, job_id, step=step, limit=2.5, unit="loss", **changes)
-    query = "SELECT number FROM alert WHERE job_id = $1 AND rule = $2"
-    return f"/alerts/alert-{await world.db.fetchval(query, raised.job_id, raised.rule.value)}"
+    query = "SELECT number FROM alert WHERE job_id = $1 AND rule = $2 AND episode = $3"
+    number = await world.db.fetchval(query, raised.job_id, raised.rule.value, raised.episode)
+    return f"/alerts/alert-{number}"

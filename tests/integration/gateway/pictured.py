@@ -14,7 +14,7 @@ from schemas.model import (
     ModelRegistered,
 )
 from shared.clock import utc_now
-from tests.integration.gateway.alerting import page_of_an_alert
+from tests.integration.gateway.alerting import clear, page_of_an_alert, raise_alert
 from tests.integration.gateway.owned_routes import a_ready_export, of_export, parity
 from tests.integration.gateway.pages import Shown, a_base_with_a_shape, a_pool, a_reported_dataset
 from tests.integration.gateway.test_deployments import the_story
@@ -23,59 +23,59 @@ from tests.integration.gateway.world import ROW, World, until
 from tests.reports import a_file_report
 
 PRICED = "h100-spot"
+NEWEST_FAILURE = "SELECT max(number) FROM recent_event WHERE tenant = $1 AND type = 'JobFailed'"
 
 
 @dataclass(frozen=True)
 class Pictured:
-    """Addresses of pages."""
+    """Ids beside those of `Shown`."""
 
+    tenant: str
     alert: str
-    exports: str
-    slot: str
-    dataset: str
-    """Of rows with which a job would have a price."""
+    exported: str
+    """A version with exports in each state."""
+    priced: str
+    """A dataset of rows with which a job would have a price."""
+    event: int
+    """Number of a job's failure."""
 
 
-async def picture(world: World, shown: Shown) -> Pictured:
-    """Needs the steps of `shown.running`."""
-    alert = await alerts(world, shown)
-    exported = await exports(world)
-    await the_story(world, "demo")
-    dataset = await a_priced_dataset(world)
-    return Pictured(
-        alert,
-        f"/models/{exported.model_id}/exports",
-        "/deployments/docs/history",
-        f"/datasets/{dataset}",
+async def picture(world: World, shown: Shown, tenant: str) -> Pictured:
+    """Needs the steps of `shown.running`. The slot with a history is `docs`."""
+    alert = await alerts(world, shown, tenant)
+    exported = await exports(world, tenant)
+    await the_story(world, tenant)
+    priced = await a_priced_dataset(world, tenant)
+    event = await world.db.fetchval(NEWEST_FAILURE, tenant)
+    return Pictured(tenant, alert, exported.model_id, priced, event)
+
+
+async def alerts(world: World, shown: Shown, tenant: str) -> str:
+    """A spike that has cleared and one that is open, a stall that is muted of all jobs, one that is muted of one job, and
+    one that pauses the job. Returns the id of the open spike."""
+    cleared = await raise_alert(
+        world, shown.running, tenant=tenant, step=600, value=2.904, message="loss 2.904, usually 1.55 to 1.71"
     )
-
-
-async def alerts(world: World, shown: Shown) -> str:
-    """A spike, a stall that is muted of all jobs, one that is muted of one job, and one that pauses the job."""
-    alert = await page_of_an_alert(
-        world, shown.running, 1_500, value=3.412, message="loss 3.412, usually 1.02 to 1.18"
-    )
-    await raised(world, "demo", shown.running)
-    await raised(world, "demo", shown.gated)
+    await clear(world, cleared, step=612)
+    address = await page_of_an_alert(
+        world, shown.running, 1_500, tenant=tenant, episode=2, value=3.412, message="loss 3.412, usually 1.02 to 1.18",
+    )  # fmt: skip
+    await raised(world, tenant, shown.running)
+    await raised(world, tenant, shown.gated)
     await raised(
-        world, "demo", shown.gated, AlertRule.VALIDATION_RISE, action="pause", value=1.311, limit=1.287, unit="loss",
+        world, tenant, shown.gated, AlertRule.VALIDATION_RISE, action="pause", value=1.311, limit=1.287, unit="loss",
         step=1_200, message="the validation loss is 1.311, 0.06 above its least, for the third time",
     )  # fmt: skip
-    await muted(world, "demo")
-    await muted(
-        world,
-        "demo",
-        rule="loss_spike",
-        job_id=shown.running,
-        until=utc_now() + timedelta(hours=7, minutes=20),
-    )
-    return alert
+    await muted(world, tenant)
+    until_then = utc_now() + timedelta(hours=7, minutes=20)
+    await muted(world, tenant, rule="loss_spike", job_id=shown.running, until=until_then)
+    return address.rpartition("/")[2]
 
 
-async def exports(world: World) -> ModelRegistered:
+async def exports(world: World, tenant: str) -> ModelRegistered:
     """One that is ready, one under way and one whose files are too far from the model; one was never asked for."""
     base = await a_base_with_a_shape(world)
-    version = await world.a_version(base_model=base.name, base_sha=base.base_sha)
+    version = await world.a_version(tenant, base_model=base.name, base_sha=base.base_sha)
     await a_ready_export(world, version, b"of a model " * 4_000)
     under_way, far = of_export(version, "q8_0"), of_export(version, "q4_0")
     await world.voices.say(
@@ -95,18 +95,18 @@ async def exports(world: World) -> ModelRegistered:
     return version
 
 
-async def a_priced_dataset(world: World) -> str:
+async def a_priced_dataset(world: World, tenant: str) -> str:
     """On rows of files that are still there, with a pool in which six jobs on the same base model have ended."""
     base = await a_base_with_a_shape(world)
-    file = (await world.upload(name="support.jsonl"))["retune"]["sha256"]
-    holdout = (await world.upload(name="held-out.jsonl", content=ROW * 120))["retune"]["sha256"]
+    file = (await world.upload(tenant, name="support.jsonl"))["retune"]["sha256"]
+    holdout = (await world.upload(tenant, name="held-out.jsonl", content=ROW * 120))["retune"]["sha256"]
     pool = a_pool(PRICED, 3).model_copy(update={"device": DeviceKind.CUDA, "device_memory_bytes": 80 * 2**30})
     await world.voices.say("provisioner", pool)
     await until(lambda: world.is_consumed("node.events", PRICED, 1), "the pool")
     await add_attempt_times(world, base)
     of = {"base_sha": base.base_sha, "files": DatasetFiles(training=file, holdout=holdout)}
     report = a_file_report(sha256=file)
-    return await a_reported_dataset(world, of=of, hostile="", file=report)
+    return await a_reported_dataset(world, tenant, of=of, hostile="", file=report)
 
 
 async def add_attempt_times(world: World, base: BaseModelRegistered) -> None:

@@ -2,25 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deploy.local.cache import cache_folder
 from schemas.job import JobFailed, JobRunning
 from schemas.training import StepsRecorded, StepValidated
 from tests import browser
-from tests.chaos.scale import is_smallest
-from tests.integration.gateway.alerting import page_of_an_alert
-from tests.integration.gateway.cost_rows import add_costs
 from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
 from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
 
 pytestmark = IN_CHROMIUM
 
-WORST = ("serious", "critical")
 COPY_EVENTS = """
     INSERT INTO recent_event (tenant, type, subject, level, message, topic, partition, record_offset, key, headers,
                               payload, sent_at, recorded_at)
@@ -28,9 +22,6 @@ COPY_EVENTS = """
       FROM generate_series(1, $3) CROSS JOIN recent_event WHERE tenant = $1 AND subject = $2 AND type = 'JobRunning'
      LIMIT $3"""
 COLOURS = "(element) => [getComputedStyle(element).color, getComputedStyle(element).backgroundColor]"
-CUT_WITHOUT_TITLE = """() => [...document.querySelectorAll("td.name > div, .cut")]
-    .filter((each) => each.clientWidth < each.scrollWidth && !each.matches(":has([title]), [title]"))
-    .map((each) => each.textContent)"""
 LIVE = "#live[data-state=live]"
 LOG_LINES = """async () => {
     const { src } = document.querySelector("script[src*='curves']"), text = await (await fetch(src)).text();
@@ -48,17 +39,6 @@ async def shown(world: World) -> Shown:
 async def chromium(shown: Shown) -> AsyncIterator[Any]:
     async with browser.opened(playwright) as chromium:
         yield chromium
-
-
-async def newest_event(world: World) -> int:
-    return await world.db.fetchval("SELECT max(number) FROM recent_event WHERE tenant = 'demo'")
-
-
-def axe() -> Path:
-    paths = sorted(cache_folder().glob("page-*/node_modules/axe-core/axe.min.js"))
-    if not paths:
-        pytest.skip("axe-core is not there: `make setup` copies it")
-    return paths[-1]
 
 
 async def test_a_person_logs_in_finds_a_job_by_keyboard_and_sees_it_live(world, shown, chromium):
@@ -417,63 +397,3 @@ async def test_keys_are_listed_lead_to_the_search_and_can_be_switched_off(world,
         await page.keyboard.press("Control+k")
         await expect(page.locator("#q")).to_be_focused()
         await expect(keys).to_be_hidden()
-
-
-@pytest.mark.parametrize(
-    ("number", "theme", "size"), [(0, "light", browser.DESKTOP), (1, "dark", browser.PHONE)]
-)
-async def test_every_page_can_be_read_by_everybody(world, shown, chromium, number, theme, size):
-    """No serious finding of axe, and no page that has to be moved sideways. At each change every other page."""
-    await add_costs(world, "demo", shown.running)
-    paths = (
-        "/",
-        "/jobs",
-        f"/jobs/{shown.running}",
-        f"/jobs/{shown.running}/timeline",
-        f"/jobs/{shown.failed}/settings",
-        f"/models/{shown.model.model_id}/gate",
-        f"/models/{shown.served.model_id}",
-        "/models",
-        "/deployments",
-        f"/deployments/{shown.served.full_name}/history",
-        "/alerts",
-        await page_of_an_alert(world, shown.running, 1500),
-        f"/jobs/new?from={shown.running}",
-        f"/compare?runs={shown.running},{shown.gated}",
-        "/datasets",
-        f"/datasets/{shown.dataset}",
-        f"/datasets/{shown.rejected}",
-        "/sweeps",
-        f"/sweeps/{shown.sweep}",
-        f"/sweeps/new?from={shown.sweep}",
-        "/costs",
-        "/events",
-        f"/events/{await newest_event(world)}",
-        "/webhooks",
-        f"/webhooks/{shown.webhook}",
-        "/admin",
-        "/admin/tenants/demo",
-        "/admin/machines",
-        "/admin/costs",
-        "/admin/subscribers",
-        "/admin/audit",
-        "/login",
-        "/nowhere",
-    )
-    async with browser.visiting(chromium, world, theme=theme, size=size) as page:
-        await browser.log_in_as_operator(page, world)
-        for path in paths[number::2] if is_smallest() else paths:
-            await page.goto(path)
-            width, visible = await page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
-            assert width <= visible, path
-            assert await page.evaluate(CUT_WITHOUT_TITLE) == [], path
-            await page.evaluate(axe().read_text())
-            options = {"runOnly": ["wcag2a", "wcag2aa"]}
-            result = await page.evaluate("(options) => axe.run(document, options)", options)
-            findings = [
-                f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
-                for each in result["violations"]
-                if each["impact"] in WORST
-                for node in each["nodes"]
-            ]
-            assert findings == [], path
