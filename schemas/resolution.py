@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from schemas.numbers import shortest
 from schemas.specification import DEFAULT_DECAY_RATIO, Method, Recipe, Weights
 
 DEFAULT_RATES: Mapping[Weights, float] = {"adapter": 2e-4, "full": 2e-5}
@@ -26,7 +27,7 @@ class _Choice(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"{self.number if isinstance(self.number, int) else f'{self.number:g}'}: {self.reason}"
+        return f"{shortest(float(f'{self.number:g}')).removesuffix('.0')}: {self.reason}"
 
 
 def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> ResolvedRecipe:
@@ -69,7 +70,7 @@ def _learning_rate(recipe: Recipe) -> _Choice:
     trained = "an adapter" if recipe.kind == "adapter" else "all weights"
     if recipe.method is not Method.DPO:
         return _Choice(rate, f"the default for {trained}")
-    reason = f"with dpo a fortieth of the default for {trained}, {rate}, for preferences need small updates"
+    reason = f"with dpo a fortieth of the default for {trained}, {shortest(rate)}, for preferences need small updates"
     return _Choice(rate / PREFERENCE_RATE_DIVISOR, reason)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cli.commands.numbers import written
+from cli.commands.numbers import setting, written
 
 Job = Mapping[str, Any]
 Row = tuple[str, ...]
@@ -75,7 +75,7 @@ def _flat(name: str, value: object) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    return NONE if value is None else str(value)
+    return setting(value) or NONE
 
 
 def _rows(settings: Sequence[Mapping[str, str]]) -> list[Row]:

@@ -4,13 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from schemas.numbers import shortest
+
 WRITTEN: Mapping[str, str] = {
     **dict.fromkeys(("loss", "train_loss", "valid_loss", "served_valid_loss", "full_valid_loss"), "{:.4f}"),
     **dict.fromkeys(("chosen_reward", "rejected_reward", "reward_margin", "router_loss"), "{:.3g}"),
     "perplexity": "{:.4g}",
     **dict.fromkeys(("mfu", "reward_accuracy"), "{:.1%}"),
     "device_utilization": "{:.0%}",
-    **dict.fromkeys(("learning_rate", "grad_norm"), "{:.3g}"),
+    "grad_norm": "{:.3g}",
     "tokens_per_second": "{:,.0f}",
 }
 WORDS: Mapping[str, str] = {
@@ -30,7 +32,14 @@ def written(name: str, value: float | None) -> str:
     """Empty where there is none."""
     if value is None:
         return ""
+    if name == "learning_rate":
+        return shortest(float(f"{value:.3g}"))
     return f"{value / GIB:.1f} GiB" if name == "memory_bytes" else WRITTEN.get(name, "{}").format(value)
+
+
+def setting(value: object) -> str:
+    """As people type it; empty where there is none."""
+    return "" if value is None else shortest(value) if isinstance(value, float) else str(value)
 
 
 def of_method(method: str, step: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from cli.changes import Changes
 from cli.commands.context import DryRun, api, upload_rows
+from cli.commands.numbers import setting
 from cli.output import show, show_table
 from ops.errors import RefusedByPlatform
 
@@ -68,7 +69,7 @@ def show_sweep(sweep_id: Sweep) -> None:
             each["number"],
             each["state"],
             _loss(each),
-            *(each["parameters"].get(name) for name in names),
+            *(setting(each["parameters"].get(name)) for name in names),
             each["cost_usd"],
             each["job_id"],
             each["message"],

@@ -32,6 +32,7 @@ from schemas.specification import (
     Schedule,
 )
 from services.gateway.model import Job, JsonObject, StoredFile, SubmittedSpec, SubmittedStage
+from services.gateway.page import formats
 from services.gateway.page.views import words_of
 from services.gateway.requests import CreateJob, Extensions, SafetyMixChoice
 from shared.errors import Refused
@@ -72,7 +73,7 @@ def _setting(group: str, kind: type[BaseModel], parent: str, name: str, label: s
 def _word(default: object) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return "none" if default is None else str(default)
+    return "none" if default is None else formats.setting(default)
 
 
 RECIPE, LORA, DPO, ALERTS = "retune.recipe", "retune.recipe.lora", "retune.recipe.dpo", "retune.alerts"
@@ -229,7 +230,7 @@ def values_of(body: JsonObject) -> dict[str, str]:
     for name, path in PATHS.items():
         value = _take(rest, path.split("."))
         if value is not None:
-            values[name] = json.dumps(value) if isinstance(value, bool) else str(value)
+            values[name] = str(value) if isinstance(value, list | dict) else formats.setting(value)
     options = rest.get("retune", {})
     if options:
         values[OPTIONS] = json.dumps(options, indent=2, ensure_ascii=False)

@@ -22,6 +22,8 @@ def setting(value: object) -> str:
     """Write a setting as people type it in a recipe."""
     if isinstance(value, list | tuple):
         return ", ".join(map(setting, value)) or NONE
+    if isinstance(value, float):
+        return numbers.shortest(value)
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -41,10 +43,10 @@ def loss(value: float | None) -> str:
 
 
 def learning_rate(value: float | None) -> str:
-    """`2e-4`, as people write rates."""
+    """`2e-4`, as people write rates, with three digits."""
     if value is None:
         return UNKNOWN
-    return "0" if value == 0 else _power(value, digits=2)
+    return "0" if value == 0 else numbers.shortest(float(f"{value:.3g}"))
 
 
 def _power(value: float, *, digits: int) -> str:
@@ -178,9 +180,8 @@ def short(digest: str | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
-        whole, loss, learning_rate, percent, points, tokens, speed, size, money, money_span, duration, span, moment,
-        clock, day_and_clock, ago, plural, short, leases_in_words,
-        measured,
+        setting, whole, loss, learning_rate, percent, points, tokens, speed, size, money, money_span, duration, span,
+        moment, clock, day_and_clock, ago, plural, short, leases_in_words, measured,
     )
 }  # fmt: skip
 """What templates may write numbers with."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue, ValidationError
 
+from schemas.numbers import shortest
 from services.gateway.errors import is_field
 from services.gateway.model import JsonObject
 from shared.errors import Refused
@@ -102,6 +103,8 @@ def _value(value: JsonValue) -> str:
         case str():
             # JSON leaves DEL as it is, which TOML does not take.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case float():
+            return shortest(value)
         case _:
             return json.dumps(value)
 

@@ -1,7 +1,9 @@
 """What a tenant has on the pages of exports, alerts, one slot and a dataset with a price, for their pictures."""
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from schemas.alert import AlertRule
 from schemas.artifacts import DatasetFiles
@@ -23,6 +25,7 @@ from tests.integration.gateway.world import ROW, World, until
 from tests.reports import a_file_report
 
 PRICED = "h100-spot"
+MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 NEWEST_FAILURE = "SELECT max(number) FROM recent_event WHERE tenant = $1 AND type = 'JobFailed'"
 
 
@@ -46,8 +49,24 @@ async def picture(world: World, shown: Shown, tenant: str) -> Pictured:
     exported = await exports(world, tenant)
     await the_story(world, tenant)
     priced = await a_priced_dataset(world, tenant)
+    await add_settings(world, shown)
     event = await world.db.fetchval(NEWEST_FAILURE, tenant)
     return Pictured(tenant, alert, exported.model_id, priced, event)
+
+
+async def add_settings(world: World, shown: Shown) -> None:
+    """Other ones in each job, for a comparison, as rows alone."""
+    of_recipes: tuple[tuple[str, dict[str, Any]], ...] = (
+        (shown.running, {"learning_rate": 2e-4, "schedule": "cosine", "lora": {"rank": 32}}),
+        (shown.gated, {"learning_rate": 1e-5, "schedule": "wsd", "lora": {"rank": 64, "target_modules": MODULES}}),
+        (shown.queued, {"learning_rate": 0.0025, "lora": {"rank": 8, "target_modules": MODULES[:2]}}),
+    )  # fmt: skip
+    for job_id, changes in of_recipes:
+        await world.db.execute(
+            "UPDATE job SET spec = jsonb_set(spec, '{recipe}', spec -> 'recipe' || $2) WHERE job_id = $1",
+            job_id,
+            json.dumps(changes),
+        )
 
 
 async def alerts(world: World, shown: Shown, tenant: str) -> str:

@@ -1,5 +1,6 @@
 """Every page in a real browser, light and dark, on a desktop and a phone: everybody can read it, and its policy holds."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from deploy.local.cache import cache_folder
 from tests import browser
 from tests.chaos.scale import is_smallest
 from tests.integration.gateway.cost_rows import add_costs
-from tests.integration.gateway.in_chromium import IN_CHROMIUM, playwright
+from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import populate
 from tests.integration.gateway.pictured import picture
 from tests.integration.gateway.visited import addresses
@@ -49,6 +50,19 @@ def axe() -> Path:
     if not paths:
         pytest.skip("axe-core is not there: `make setup` copies it")
     return paths[-1]
+
+
+async def test_settings_that_differ_are_read_on_a_phone_without_moving_them(world, tenant, pages, chromium):
+    async with browser.visiting(chromium, world, tenant=tenant, size=browser.PHONE) as page:
+        trials = [f"ftjob-{pages['sweep'].rpartition('/')[2]}-{number}" for number in range(5)]
+        await page.goto(f"{pages['compare']},{','.join(trials)}")
+        settings = page.get_by_role("region", name="Settings that differ")
+        await expect(settings).to_contain_text("recipe.learning_rate")
+        assert await settings.evaluate("(element) => element.scrollWidth - element.clientWidth") == 0
+        rates = settings.locator("tr").filter(has_text="recipe.learning_rate").locator("td")
+        for number, rate in enumerate(("2e-4", "1e-5", "0.0025"), 1):
+            await expect(rates.nth(number - 1)).to_have_text(re.compile(rf"^\s*{number}\s+{rate}\s*$"))
+            assert await rates.nth(number - 1).locator(".phone").is_visible()
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ class TestComparisons:
         page = await person.get(f"/compare?runs={first},{second}&base={second}")
         words = words_of(page)
         assert f'data-runs="{second},{first}"' in page.text
-        assert "recipe.lora.rank 8 32" in words
+        assert "recipe.lora.rank 1 8 2 32" in words, "each value after the number of its job"
         assert "baseline" in words
         added = await person.get(f"/compare?runs={first}&add={second}")
         assert f'data-runs="{first},{second}"' in added.text

@@ -85,7 +85,7 @@ class TestNewSweeps:
         words = words_of(page)
         assert "can begin Nothing that is known keeps its trials from their end." in words
         assert "trials at most 20, 2 at once, chosen by tpe; the worse ones end early, by median" in words
-        assert "learning_rate 1e-05 to 0.001, by its logarithm; lora.rank 8, 16, 32" in words
+        assert "learning_rate 1e-5 to 1e-3, by its logarithm; lora.rank 8, 16, 32" in words
         assert "at most $25.00 for all trials together" in words
         text = text_in(page.text)
         body = tomllib.loads(text)
@@ -96,7 +96,7 @@ class TestNewSweeps:
         assert json.loads(curl) == body
         answer = await world.ask("POST", "/sweeps", json=body)
         assert answer.status_code == 200, answer.text
-        grid = text.replace('"tpe"', '"grid"').replace("high = 0.001\nlog = true", "high = 2e-5\nstep = 1e-5")
+        grid = text.replace('"tpe"', '"grid"').replace("high = 1e-3\nlog = true", "high = 2e-5\nstep = 1e-5")
         answer = await person.post("/sweeps/new/check", data=await hidden(person) | {"text": grid})
         assert "trials 6 of 6 combinations, 2 at once, chosen by grid" in words_of(answer)
 
@@ -105,7 +105,7 @@ class TestNewSweeps:
         [
             ("num_trials = 20", "num_trials = 'x'", "num_trials", "num_trials: found 'x'"),
             ("name = ", "<script>alert(1)</script> = ", "<script>", "not TOML"),
-            ("low = 1e-05", "low = 1", "[parameters.learning_rate]", "found low 1 and high 0.001, expected low below high"),
+            ("low = 1e-5", "low = 1", "[parameters.learning_rate]", "found low 1 and high 0.001, expected low below high"),
             ('"lora.rank"', '"lora.ranks"', "[parameters.learning_rate]", "found 'lora.ranks', expected one of"),
             ("choices = [8, 16, 32]", "choices = [0]", '[parameters."lora.rank"]', "parameters.lora.rank: 0 is none that recipe.lora.rank takes"),
             ("validation_file = ", "#", "load_best_model_at_end", "expected validation_file"),

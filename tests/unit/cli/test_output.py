@@ -194,7 +194,7 @@ TABLES = {
             )
         },
         [STEP],
-        ["step attempt loss learning_rate grad_norm tokens_per_second", "1 1 4.5000 0.0002 1 800"],
+        ["step attempt loss learning_rate grad_norm tokens_per_second", "1 1 4.5000 2e-4 1 800"],
     ),
     ("jobs", "checkpoints", "ftjob-1"): (
         {"GET /fine_tuning/jobs/ftjob-1/checkpoints": paged(*CHECKPOINTS)},

@@ -106,7 +106,7 @@ class TestCompare:
         assert code == 0
         row_of = {line.split("  ")[0].strip(): line.split() for line in out.splitlines()}
         assert row_of["recipe.lora.rank"] == ["recipe.lora.rank", "8", "32"]
-        assert row_of["recipe.learning_rate"][1:] == ["0.0001", "0.0002"]
+        assert row_of["recipe.learning_rate"][1:] == ["1e-4", "2e-4"]
         assert row_of["validation loss"][2:] == ["2.2500", "–"]
         assert row_of["perplexity"][1:] == ["9.488", "–"]
         assert row_of["trained tokens"][2:] == ["12,345", "12,345"]

@@ -268,7 +268,7 @@ STEP = {
     "device_utilization": 0.97,
 }
 PAIRS = {"chosen_reward": 0.2, "rejected_reward": -0.2123, "reward_margin": 0.4123, "reward_accuracy": 0.8412}
-USED = "rate 0.000187 · norm 0.823 · 16,584 tokens/s · MFU 38.1% · device 97% · 6.5 GiB"
+USED = "rate 1.87e-4 · norm 0.823 · 16,584 tokens/s · MFU 38.1% · device 97% · 6.5 GiB"
 
 
 def training(method: str = "lora", valid_loss: float | None = None, **numbers: object) -> dict:
@@ -305,7 +305,7 @@ def test_what_is_measured_is_of_the_stage_that_trains():
 
 def test_what_a_device_does_not_report_is_left_out():
     assert details(training(mfu=None, device_utilization=None)) == (
-        "rate 0.000187 · norm 0.823 · 16,584 tokens/s · 6.5 GiB"
+        "rate 1.87e-4 · norm 0.823 · 16,584 tokens/s · 6.5 GiB"
     )
 
 

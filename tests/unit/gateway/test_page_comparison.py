@@ -58,7 +58,7 @@ def test_settings_that_differ_are_shown_alone():
     rows = [a_run(learning_rate=2e-4), a_run(learning_rate=1e-4, lora={"rank": 8}), a_run(learning_rate=2e-4)]
     shown, num_equal = differences(rows)
     assert {each.name: each.values for each in shown} == {
-        "recipe.learning_rate": ("0.0002", "0.0001", "0.0002"),
+        "recipe.learning_rate": ("2e-4", "1e-4", "2e-4"),
         "recipe.lora.rank": ("32", "8", "32"),
     }
     assert [each.is_other for each in shown] == [(False, True, False)] * 2

@@ -82,15 +82,15 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("recipe", "reason"),
         [
-            (Recipe(), "0.0002: the default for an adapter"),
-            (Recipe(method="sft"), "2e-05: the default for all weights"),
+            (Recipe(), "2e-4: the default for an adapter"),
+            (Recipe(method="sft"), "2e-5: the default for all weights"),
             (
                 Recipe(method="dpo", weights="full"),
-                "5e-07: with dpo a fortieth of the default for all weights, 2e-05, for preferences need small updates",
+                "5e-7: with dpo a fortieth of the default for all weights, 2e-5, for preferences need small updates",
             ),
             (
                 Recipe(method="dpo"),
-                "5e-06: with dpo a fortieth of the default for an adapter, 0.0002, for preferences need small updates",
+                "5e-6: with dpo a fortieth of the default for an adapter, 2e-4, for preferences need small updates",
             ),
         ],
     )
