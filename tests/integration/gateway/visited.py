@@ -54,7 +54,7 @@ PAGES: Mapping[str, str] = {
     "events-none": "/events?q=nothing-like-this",
     "event": "/events/{event}",
     "webhooks": "/webhooks",
-    "webhooks-search": "/webhooks?q=status%3Aworking+example.com",
+    "webhooks-search": "/webhooks?q=status%3Aenabled+example.com",
     "webhook": "/webhooks/{webhook}",
     "admin": "/admin",
     "admin-machines": "/admin/machines",
