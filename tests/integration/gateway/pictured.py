@@ -44,10 +44,10 @@ class Pictured:
 
 
 async def picture(world: World, shown: Shown, tenant: str) -> Pictured:
-    """Needs the steps of `shown.running`. The slot with a history is `docs`."""
+    """Needs the steps of `shown.running`. The slot with a history is `handbook`."""
     alert = await alerts(world, shown, tenant)
     exported = await exports(world, tenant)
-    await the_story(world, tenant)
+    await the_story(world, tenant, "handbook")
     priced = await a_priced_dataset(world, tenant)
     await add_settings(world, shown)
     event = await world.db.fetchval(NEWEST_FAILURE, tenant)
@@ -126,6 +126,12 @@ async def a_priced_dataset(world: World, tenant: str) -> str:
     of = {"base_sha": base.base_sha, "files": DatasetFiles(training=file, holdout=holdout)}
     report = a_file_report(sha256=file)
     return await a_reported_dataset(world, tenant, of=of, hostile="", file=report)
+
+
+async def remove_price(world: World) -> None:
+    """Of jobs of other tests nobody knows the price."""
+    await world.db.execute("DELETE FROM pool WHERE name = $1", PRICED)
+    await world.db.execute("DELETE FROM attempt_time WHERE pool = $1", PRICED)
 
 
 async def add_attempt_times(world: World, base: BaseModelRegistered) -> None:

@@ -13,7 +13,7 @@ from tests.chaos.scale import is_smallest
 from tests.integration.gateway.cost_rows import add_costs
 from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import populate
-from tests.integration.gateway.pictured import picture
+from tests.integration.gateway.pictured import picture, remove_price
 from tests.integration.gateway.visited import addresses
 from tests.integration.gateway.world import World, mark, new_key
 
@@ -33,10 +33,11 @@ async def tenant(world: World) -> str:
 
 
 @pytest.fixture(scope="module")
-async def pages(world: World, tenant: str) -> dict[str, str]:
+async def pages(world: World, tenant: str) -> AsyncIterator[dict[str, str]]:
     shown = await populate(world, tenant)
     await add_costs(world, tenant, shown.running)
-    return addresses(shown, await picture(world, shown, tenant))
+    yield addresses(shown, await picture(world, shown, tenant))
+    await remove_price(world)
 
 
 @pytest.fixture(scope="module")

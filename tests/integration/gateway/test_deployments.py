@@ -41,9 +41,11 @@ async def tenant(world: World) -> str:
     return tenant
 
 
-def ready(world: World, version: ModelRegistered, generation: int, swap: Swap | None) -> DeploymentReady:
+def ready(
+    world: World, version: ModelRegistered, generation: int, swap: Swap | None, slot: str = "docs"
+) -> DeploymentReady:
     replica = ReplicaAddress(replica_id=REPLICAS[0].replica_id, incarnation="1", url="http://127.0.0.1:1")
-    fact = world.ready(version, replica, generation=generation, slot="docs")
+    fact = world.ready(version, replica, generation=generation, slot=slot)
     return fact.model_copy(update={"swap": swap})
 
 
@@ -51,34 +53,38 @@ def of_slot(ready: DeploymentReady) -> dict[str, object]:
     return ready.model_dump(exclude={"served_name", "replicas", "swap"})
 
 
-async def the_story(world: World, tenant: str) -> tuple[ModelRegistered, ModelRegistered]:
+async def the_story(world: World, tenant: str, slot: str = "docs") -> tuple[ModelRegistered, ModelRegistered]:
     """A version, one that fails to be read back, one that takes its place, the first one again, and the end."""
     first, second = await world.a_version(tenant), await world.a_version(tenant)
-    back = ready(world, first, 4, BACK)
+    back = ready(world, first, 4, BACK, slot)
     failed = DeploymentFailed(
-        **of_slot(ready(world, second, 2, None)),
+        **of_slot(ready(world, second, 2, None, slot)),
         code="load",
         reason="not listed",
         step=DeploymentStep.READ_BACK,
     )
     facts = [
-        *(ready(world, first, 1, SWAP), failed, ready(world, second, 3, SWAP), back),
+        ready(world, first, 1, SWAP, slot),
+        failed,
+        ready(world, second, 3, SWAP, slot),
+        back,
         DeploymentRolledBack(**of_slot(back), previous_digest=second.digest),
     ]
     versions = (first, second, second, first)
-    approvals = [world.approved(each, number, "docs") for number, each in enumerate(versions, 1)]
-    withdrawn = DeploymentWithdrawn(slot="docs", tenant=tenant, generation=5, reason="asked for")
+    approvals = [world.approved(each, number, slot) for number, each in enumerate(versions, 1)]
+    withdrawn = DeploymentWithdrawn(slot=slot, tenant=tenant, generation=5, reason="asked for")
     await world.voices.say("serving_controller", *facts)
     await world.voices.say("registry", *approvals, withdrawn)
-    await until(lambda: generations(world, tenant, approved=4, withdrawn=1), "the story of the slot")
+    await until(lambda: generations(world, tenant, slot, approved=4, withdrawn=1), "the story of the slot")
     return first, second
 
 
-async def generations(world: World, tenant: str, *, approved: int, withdrawn: int) -> bool:
+async def generations(world: World, tenant: str, slot: str, *, approved: int, withdrawn: int) -> bool:
     counts = await world.db.fetchrow(
         "SELECT count(approved_at) AS approved, count(withdrawn_at) AS withdrawn, count(changed_at) AS all"
-        " FROM slot_generation WHERE tenant = $1 AND slot = 'docs'",
+        " FROM slot_generation WHERE tenant = $1 AND slot = $2",
         tenant,
+        slot,
     )
     return tuple(counts) == (approved, withdrawn, approved + withdrawn)
 
@@ -128,7 +134,7 @@ async def test_of_the_present_one_the_swap_is_in_the_deployment(world, tenant):
     await world.voices.say(
         "serving_controller", ready(world, version, 1, SWAP), ready(world, version, 1, None)
     )
-    await until(lambda: generations(world, tenant, approved=1, withdrawn=0), "the generation")
+    await until(lambda: generations(world, tenant, "docs", approved=1, withdrawn=0), "the generation")
     query = "SELECT swap IS NOT NULL FROM slot_generation WHERE tenant = $1"
     await until(lambda: world.db.fetchval(query, tenant), "its swap")
     for path in ("/deployments/docs", "/deployments"):
@@ -144,7 +150,7 @@ async def test_of_a_release_before_have_times_and_no_steps(world, tenant):
     """It sends no swap, and what is ready again was ready before."""
     version, unheard = await world.a_version(tenant), await world.a_version(tenant)
     await world.voices.say("registry", world.approved(version, 1, "docs"))
-    await until(lambda: generations(world, tenant, approved=1, withdrawn=0), "the approval")
+    await until(lambda: generations(world, tenant, "docs", approved=1, withdrawn=0), "the approval")
     replica = ReplicaAddress(replica_id="serve-1-0", incarnation="1", url="http://127.0.0.1:1")
     await world.voices.say(
         "serving_controller", ready(world, version, 1, None), world.ready(unheard, replica, slot="unheard")
