@@ -27,7 +27,9 @@ class _Choice(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"{shortest(float(f'{self.number:g}')).removesuffix('.0')}: {self.reason}"
+        number = self.number
+        text = str(number) if isinstance(number, int) else shortest(float(f"{number:g}")).removesuffix(".0")
+        return f"{text}: {self.reason}"
 
 
 def resolve_recipe(recipe: Recipe, *, rows: int, windows: int, num_devices: int) -> ResolvedRecipe:
