@@ -75,6 +75,7 @@ ALLOWED = {
     "scheduler.store.COUNT_OPEN_JOBS": QUEUE,
     "scheduler.store.LONGEST_QUEUED": QUEUE,
     "scheduler.store.OPEN_JOBS": QUEUE,
+    "provisioner.store.COUNTED_POOLS": FEW,
     "provisioner.store.COUNT_CORDONED": FEW,
     "provisioner.store.COUNT_DEVICES": FEW,
     "provisioner.store.COUNT_HELD": "all devices that nodes hold",
