@@ -21,7 +21,8 @@ from services.gateway.rates import HeldResponse
 
 POLL_SECONDS = 0.5
 PAUSE_RATIO = 4
-"""A pause after a look to the time that the look took: a page costs a fifth of a core at most."""
+"""A pause after a look to the time that the look took, so that a page costs a fifth of a core at most; no pause is
+longer than PING_SECONDS."""
 PING_SECONDS = 4.0
 MAX_ID_CHARACTERS = 100
 
