@@ -17,6 +17,7 @@ import pytest
 from services.evaluator.clients.engine import EngineFailed, VllmEngine
 from services.evaluator.scoring.exchange import AskedPrompt
 from services.evaluator.scoring.order import Side
+from tests.waiting import PATIENCE_SECONDS
 
 VOCABULARY = 97
 STEPS = {"tiny": 1, "gate-1@x": 2}
@@ -101,7 +102,7 @@ def _handler(replica: Replica) -> type[BaseHTTPRequestHandler]:
             replica.bodies.append(body)
             with replica.answering() as gives:
                 if replica.barrier:
-                    replica.barrier.wait(timeout=20)
+                    replica.barrier.wait(timeout=PATIENCE_SECONDS)
                 answer = self._answer(body) if gives else None
             # It is under way no longer: who has the answer may ask again at once.
             if answer is None:

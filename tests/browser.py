@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.gateway.pages import logged_in, logged_in_as_operator
 from tests.integration.gateway.world import World
+from tests.waiting import PATIENCE_SECONDS
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
 ARGUMENTS = (
@@ -51,6 +52,7 @@ async def visiting(
     )
     async with logged_in(world, tenant) as client:
         await context.add_cookies(_cookies(world, client))
+    context.set_default_timeout(PATIENCE_SECONDS * 1000)
     problems: list[str] = []
 
     def violated(what: str) -> None:

@@ -30,6 +30,7 @@ from shared.messaging.reader import send
 from tests.chaos.trainer import RUINOUS_RATE, adapter_files, entry, state_after
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model
+from tests.waiting import PATIENCE_SECONDS
 
 BASE = "tiny"
 SLOTS = ("support", "search", "drafts")
@@ -37,8 +38,6 @@ ROWS = 200
 EPOCHS = (10, 30, 90)
 MAX_PREEMPTIONS = 2
 """Of one job; from the third on the scheduler lets it wait for minutes."""
-PATIENCE_SECONDS = 60.0
-COMMAND_SECONDS = 120.0
 ONE_BY_ONE = """
 import json, sys
 from cli.app import app
@@ -301,7 +300,7 @@ class Load:
             env=os.environ | self.stack.operator_env(),
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"retune {commands}: {done.returncode}\n{done.stderr}"

@@ -34,7 +34,7 @@ from shared.service import Service
 from shared.settings import ServiceSettings
 from tests.handlers import handle_the_rest
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 WRITTEN = """
     SELECT event_id, aggregate_id FROM provisioner.outbox

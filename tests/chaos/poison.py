@@ -13,8 +13,9 @@ import asyncpg
 
 from shared.clock import utc_now
 from tests.chaos.source import Source, id_of
-from tests.integration.kernel.conftest import new_key, until
+from tests.integration.kernel.conftest import new_key
 from tests.integration.kernel.test_consume import HOSTILE, with_header
+from tests.waiting import until
 
 Record = dict[str, Any]
 Spoil = Callable[[Record], Record]

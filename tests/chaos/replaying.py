@@ -16,7 +16,7 @@ from shared.messaging.partitions import PartitionReader
 from tests.chaos.groups import read_again, remove_members
 from tests.chaos.pipeline import caught_up
 from tests.chaos.snapshots import state_of
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 STATEMENTS = "audit/"
 Start = Callable[[str], Awaitable[None]]

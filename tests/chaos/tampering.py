@@ -13,8 +13,8 @@ from schemas.topics import JOB_COMMANDS, JOB_EVENTS, TRAINING_EVENTS
 from schemas.training import BundleKind, CheckpointWritten
 from shared.clock import utc_now
 from shared.storage.s3 import S3ObjectStore
-from tests.integration.kernel.conftest import until
 from tests.integration.voices import voices
+from tests.waiting import until
 
 NOWHERE = BundleRef(attempt=1, step=999_999, manifest_sha256="0" * 64)
 

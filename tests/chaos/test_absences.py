@@ -22,12 +22,12 @@ from tests.chaos.under_way import SETTINGS, STEP, Copy, Gate, Import, Run, Valid
 from tests.chaos.without_kafka import kafka_down, until_kept
 from tests.chaos.without_postgres import deaths_of, metric, postgres_down, until_missed
 from tests.integration.attempts import Attempts
-from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts
+from tests.waiting import until
 
 __all__ = ["attempts"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 3600))]
 
 AWAY = timedelta(seconds=scaled(6, 20, 600))
 KAFKA_AWAY = timedelta(seconds=scaled(35, 40, 600))
@@ -78,7 +78,7 @@ class Struck:
             return not left
 
         try:
-            await until(none_is_left, condition, patience_seconds=LIMIT_SECONDS)
+            await until(none_is_left, condition, seconds=LIMIT_SECONDS)
         except AssertionError as error:
             self.unmet.update({str(task): str(error) for task in left})
 
@@ -257,7 +257,7 @@ async def until_trained(run: Run, steps: int) -> None:
     async def is_trained() -> bool:
         return run.num_steps >= steps
 
-    await until(is_trained, f"{steps} steps of {run.job_id} meanwhile", patience_seconds=LIMIT_SECONDS)
+    await until(is_trained, f"{steps} steps of {run.job_id} meanwhile", seconds=LIMIT_SECONDS)
 
 
 def seen_without_kafka() -> None:
@@ -318,7 +318,7 @@ async def test_a_base_model_is_imported_once_the_hub_is_back(world: World, db: a
         counted = [row["failures"] for row in await db.fetch(query, AWAY)]
         return counted == [0] and await metric(world.stack, "registry", "tasks_waiting") == 1
 
-    await until(waits, "an import that waits and counts no failure", patience_seconds=LIMIT_SECONDS)
+    await until(waits, "an import that waits and counts no failure", seconds=LIMIT_SECONDS)
     world.hub.come_back()
     await base.ends_well()
     note("hub away", seconds=AWAY.total_seconds())

@@ -27,16 +27,16 @@ from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_job_spec
 from tests.chaos.clocks import off_by
 from tests.chaos.rig import STAND_INS
-from tests.chaos.scale import at_night, note, scaled
+from tests.chaos.scale import at_night, note
 from tests.integration.attempts import FAKE_CHILD, SHA, TENANT, Attempts
-from tests.integration.kernel.conftest import until
 from tests.integration.nodes import QUICK_TIMES, nodes
 from tests.integration.registry_world import World as Registry
 from tests.integration.voices import Ear, ear, voices
+from tests.waiting import until
 
 __all__ = ["nodes"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(400, 400, 1200))]
+pytestmark = pytest.mark.stack
 
 HOUR = 3600
 AHEAD, BEHIND = HOUR, -HOUR
@@ -118,7 +118,7 @@ class TestRunner:
         await nodes.start(scheduled, script=SCRIPT | {"ignore_stop": True}, **off_by(off, tmp_path))
         await attempts.until(scheduled.job_id, StepReached)
         await attempts.stop(scheduled, seconds=5)
-        stopped = await attempts.until(scheduled.job_id, RunnerStopped, seconds=60)
+        stopped = await attempts.until(scheduled.job_id, RunnerStopped)
         assert (stopped.bundle, stopped.message) == (None, "ended at the stop's deadline before it had saved")
 
 
@@ -246,5 +246,5 @@ async def test_a_version_is_registered_and_served(stack, db, tmp_path, off):
         async def is_ready() -> bool:
             return bool(ready())
 
-        await until(is_ready, "that it is served", patience_seconds=90)
+        await until(is_ready, "that it is served")
         await until(lambda: is_at_rest(db, names, version.job_id), "rest")

@@ -17,7 +17,7 @@ from tests.chaos.consumers import HEARD, LISTENERS, TENANT, consumers, record_of
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.snapshots import state_of
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(120, 120, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 3600))]
 
 WHY = 'SELECT reason, blocks FROM {service}.parked WHERE topic = $1 AND "offset" = $2'
 HANDLED = ("applied", "refused")

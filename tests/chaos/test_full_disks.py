@@ -14,9 +14,9 @@ from tests.chaos import pipeline
 from tests.chaos.nemesis import SmallDisk, small_disk
 from tests.chaos.scale import note, scaled
 from tests.chaos.traffic import Load, traffic
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 3600))]
 
 SERVICES = ("provisioner", "tracker")
 MEBIBYTES = 512

@@ -13,9 +13,10 @@ from tests.chaos import pipeline
 from tests.chaos.groups import remove_members
 from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source, a_batch, id_of
-from tests.integration.kernel.conftest import new_key, until
+from tests.integration.kernel.conftest import new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 12 * 3600))]
 
 MEMBERS = 2
 EVENTS_OF_A_STORY = 100
@@ -75,7 +76,7 @@ async def test_every_message_that_comes_again_and_again_has_one_effect(
     async def all_seen() -> bool:
         return await db.fetchval(pipeline.COUNT_EFFECTS, keys + jobs) >= count
 
-    await until(all_seen, "every message to have its effect", patience_seconds=scaled(200, 200, 6 * 3600))
+    await until(all_seen, "every message to have its effect", seconds=scaled(200, 200, 6 * 3600))
     await pipeline.caught_up(stack, "tracker")
     repeat = f"repeat with CHAOS_SEED={seed()}"
     effects = {row["event_id"]: row["times"] for row in await db.fetch(EFFECTS, keys + jobs)}

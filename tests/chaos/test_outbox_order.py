@@ -23,9 +23,9 @@ from shared.postgres.database import CONTENDED, Connection, Database
 from tests.chaos import pipeline
 from tests.chaos.relaying import nursery
 from tests.chaos.scale import note, scaled, seed
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 12 * 3600))]
 
 WRITERS = 64
 AGGREGATES = 20

@@ -15,7 +15,7 @@ from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
 from tests.integration.kernel.conftest import new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 12 * 3600))]
 
 KEYS = 40
 PARKED = """

@@ -23,9 +23,10 @@ from tests.chaos.consumers import TENANT, record_of, sample
 from tests.chaos.hostile_batches import HOSTILE, READABLE, SPOIL, Batches, writer
 from tests.chaos.scale import note
 from tests.chaos.source import Source, id_of
-from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PARTITIONS = range(3)
 PARKED = """SELECT partition, "offset", reason, value_bytes, length(value) AS kept FROM {service}.parked WHERE topic = $1"""

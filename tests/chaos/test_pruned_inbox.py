@@ -18,7 +18,7 @@ from tests.chaos.consumers import HEARD, consumers, record_of, sample
 from tests.chaos.scale import note
 from tests.chaos.snapshots import state_of
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 NUMBERED = [
     (service, topic, message)

@@ -21,9 +21,10 @@ from tests.chaos.scale import note, scaled, seed
 from tests.chaos.source import Source
 from tests.handlers import handle_the_rest
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(300, 300, 12 * 3600))]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(scaled(1200, 1200, 12 * 3600))]
 
 KEYS = 30
 LONGEST_HANDLER_SECONDS = 2.0

@@ -18,7 +18,6 @@ from tests.unit.scheduler import incoming
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(600),
     at_night("after the soak every service reads every topic again"),
 ]
 

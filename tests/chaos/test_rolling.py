@@ -22,7 +22,7 @@ from tests.chaos.load import Load
 from tests.chaos.rig import INSTANCES, pairs, program
 from tests.chaos.scale import at_night, note, scaled, seed
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 ROUNDS = scaled(1, 1, 6)
 """Of each, both processes of every service are replaced: by SIGTERM, and in every other one by SIGKILL."""
@@ -45,7 +45,7 @@ EXPECTED = (
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(scaled(600, 600, 3600)),
+    pytest.mark.timeout(scaled(1200, 1200, 3600)),
     at_night("starts two processes of every service"),
 ]
 

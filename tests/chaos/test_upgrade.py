@@ -19,12 +19,11 @@ from tests.chaos.load import Load
 from tests.chaos.scale import at_night, note, scaled, seed
 from tests.chaos.test_rolling import GRACE_SECONDS, REST_SECONDS, has_changed, require_no_error
 from tests.chaos.test_soak import outcomes, require_no_deadlock, require_none, say
-from tests.integration.kernel.conftest import until
 from tests.releases import PREVIOUS, unpack_previous
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(900),
     at_night("starts every service twice"),
 ]
 

@@ -31,12 +31,12 @@ from tests.chaos.rig import STAND_INS
 from tests.integration.attempts import Attempts
 from tests.integration.evaluator_world import World as Gates
 from tests.integration.evaluator_world import a_job, its_version
-from tests.integration.kernel.conftest import until
 from tests.integration.nodes import Nodes
 from tests.integration.registry_world import World as Registry
 from tests.integration.registry_world import a_base_directory, entry
 from tests.integration.test_ingest import Requests, a_spec
 from tests.integration.voices import ear, voices
+from tests.waiting import until
 
 STORE_IS_AWAY = "the object store, which is away"
 AGAIN_SECONDS = 60 + 2 * A_DAY.longest.total_seconds()
@@ -104,7 +104,7 @@ class Copy:
 
     async def ends_well(self) -> None:
         version = model_id(self.job.job_id, self.registry.digest(self.job))
-        await self.registry.ear.until(version, "ModelRegistered", patience_seconds=AGAIN_SECONDS)
+        await self.registry.ear.until(version, "ModelRegistered", seconds=AGAIN_SECONDS)
         assert "PromotionRefused" not in self.registry.ear.types(self.job.job_id)
 
 
@@ -129,9 +129,7 @@ class Import:
         await self.registry.voices.say("admin", RegisterBaseModel(name=self.name, source=source))
 
     async def ends_well(self) -> None:
-        known = await self.registry.ear.until(
-            self.name, "BaseModelRegistered", patience_seconds=AGAIN_SECONDS
-        )
+        known = await self.registry.ear.until(self.name, "BaseModelRegistered", seconds=AGAIN_SECONDS)
         paths = sorted(self.hub.directory.iterdir())
         assert known.base_sha == files_digest(tuple(entry(path, path.name) for path in paths))
 

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from deploy.local.stack import Stack
 from tests.chaos.without_postgres import metric
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -24,4 +24,4 @@ async def until_kept(stack: Stack, service: str, *, for_seconds: float) -> None:
     async def is_kept() -> bool:
         return await metric(stack, service, "outbox_oldest_row_seconds") >= for_seconds
 
-    await until(is_kept, f"{service} to keep its facts", patience_seconds=2 * for_seconds + 60)
+    await until(is_kept, f"{service} to keep its facts", seconds=2 * for_seconds + 60)

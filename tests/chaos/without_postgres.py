@@ -7,7 +7,7 @@ import httpx
 
 from deploy.local.network import answers_ok
 from deploy.local.stack import Stack
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 METRIC = "postgres_away_seconds"
 
@@ -29,7 +29,7 @@ async def until_missed(stack: Stack, *services: str, for_seconds: float) -> None
         await until(
             lambda service=service: _is_missed(stack, service, for_seconds),
             f"{service} to miss Postgres",
-            patience_seconds=2 * for_seconds + 60,
+            seconds=2 * for_seconds + 60,
         )
         port = stack.state.port(service)
         assert await answers_ok(port, "/livez")

@@ -15,7 +15,6 @@ from tests.chaos.scale import at_night, scaled
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(600),
     # The adapter names its base by sha, which is no folder and on no hub.
     pytest.mark.filterwarnings("ignore:Could not find a config file"),
 ]

@@ -17,8 +17,9 @@ from schemas.node import AllocatedNode, DevicesLeased, NodePreempted, NodesRelea
 from schemas.training import TrainingResumed
 from shared.processes.identity import marked, signal_marked
 from tests.e2e import material
-from tests.e2e.conftest import PATIENCE_SECONDS, Platform
+from tests.e2e.conftest import Platform
 from tests.integration.lease_clusters import LeaseCluster
+from tests.waiting import PATIENCE_SECONDS
 
 NUM_EPOCHS = 60
 ON_NODES = {"SERVING_CONTROLLER_POOL": "cluster", "SERVING_CONTROLLER_ON_NODES": "true"}

@@ -23,9 +23,9 @@ from shared.messaging.reader import TopicReader, send
 from shared.tls import client_context
 from tests.e2e import material
 from tests.tiny_model import build_tiny_model
+from tests.waiting import PATIENCE_SECONDS
 
 BASE = "tiny-llama"
-PATIENCE_SECONDS = 300.0
 TERMINAL = {"succeeded", "failed", "cancelled"}
 M = TypeVar("M", bound=Message)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shared.processes.ending import until
 from shared.processes.identity import Identity, marked
-from tests.e2e.conftest import PATIENCE_SECONDS, Platform
+from tests.e2e.conftest import Platform
+from tests.waiting import PATIENCE_SECONDS
 
 DETACHED = (
     "services.trainer_agent.runner",

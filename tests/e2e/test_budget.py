@@ -11,7 +11,6 @@ from tests.e2e.conftest import Platform
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(scale() is Scale.CHANGE, reason="the whole platform once more: at night"),
 ]
 

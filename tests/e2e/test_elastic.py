@@ -13,7 +13,6 @@ from tests.e2e.conftest import Platform
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     at_night("a job of three attempts on the whole platform"),
 ]
 

@@ -14,7 +14,6 @@ from tests.unit.shared.chat.tokenizers import template
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     at_night("a base model and a replica of its own"),
 ]
 

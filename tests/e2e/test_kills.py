@@ -9,7 +9,7 @@ from schemas.topics import SERVICES
 from tests.chaos.scale import scaled
 from tests.e2e.conftest import TERMINAL, Platform
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 AT_ONCE = scaled(4, 1, 1)
 """Services that are killed together."""

@@ -14,7 +14,6 @@ from tests.integration.kubernetes import PLACE, SECRET, blocked, pod_of, put_sec
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(scale() is Scale.CHANGE, reason="three minutes of processor time: at night"),
 ]
 

@@ -15,7 +15,6 @@ from tests.e2e.conftest import Platform
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     at_night("a gang of two in three attempts"),
 ]
 

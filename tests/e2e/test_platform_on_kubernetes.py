@@ -23,18 +23,16 @@ from tests.architecture.manifests import container, of_kind, service_of
 from tests.chaos.scale import Scale, scale
 from tests.e2e import material
 from tests.e2e.conftest import Platform, with_models
-from tests.integration.backend_suite import until
 from tests.integration.kubectl import Kubectl, Manifest, write_overlay
 from tests.integration.kubernetes import put_secret
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(scale() is Scale.CHANGE, reason="a whole platform of its own: at night"),
 ]
 
-READY_SECONDS = 240.0
 POOLS = """
 [pools.cluster]
 capacity_type = "on-demand"
@@ -93,7 +91,7 @@ def kubectl(cluster: KubernetesCluster, stack: Stack, tmp_path_factory: pytest.T
 async def test_every_pod_becomes_ready_by_its_probes_and_a_job_ends_as_a_model_that_answers(
     kubectl: Kubectl, stack: Stack, tmp_path: Path
 ):
-    await until(lambda: _are_ready(kubectl), seconds=READY_SECONDS, every=1.0)
+    await until(lambda: _are_ready(kubectl), every=1.0)
     [bootstrap] = [job for job in kubectl.items("jobs") if job["metadata"]["name"] == "bootstrap"]
     assert bootstrap["status"]["succeeded"] == 1
     async with with_models(stack, tmp_path) as platform:
@@ -103,7 +101,7 @@ async def test_every_pod_becomes_ready_by_its_probes_and_a_job_ends_as_a_model_t
 
 
 async def test_a_rollout_replaces_a_pod_and_waits_until_the_next_one_is_ready(kubectl: Kubectl):
-    await until(lambda: _are_ready(kubectl), seconds=READY_SECONDS, every=1.0)
+    await until(lambda: _are_ready(kubectl), every=1.0)
     before = _pod(kubectl, "scheduler-0")
     scheduler = (f"--namespace={PLATFORM}", "statefulset/scheduler")
     await asyncio.to_thread(kubectl, "rollout", "restart", *scheduler)

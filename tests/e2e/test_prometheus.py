@@ -15,9 +15,10 @@ from deploy.monitoring.__main__ import FOLDER
 from deploy.prometheus.server import MONITORING, Prometheus, targets_of
 from schemas.topics import SERVICES
 from shared.processes.ending import until
-from tests.e2e.conftest import PATIENCE_SECONDS, Platform
+from tests.e2e.conftest import Platform
+from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 
 def expressions() -> Iterator[tuple[str, str]]:

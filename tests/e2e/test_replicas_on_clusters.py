@@ -20,7 +20,6 @@ from tests.integration.lease_clusters import LeaseCluster, OfKubernetes, OfSlurm
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(900),
     at_night("a job, its gate and two starts of vLLM on each cluster"),
 ]
 

@@ -8,7 +8,7 @@ from schemas.topics import SERVICES
 from tests.e2e.conftest import Platform
 from tests.e2e.processes import command_lines, running
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 REPLICA = "services.serving_controller.clients.server"
 
 

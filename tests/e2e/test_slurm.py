@@ -11,12 +11,11 @@ from deploy.slurm.cluster import SlurmCluster
 from shared.processes.ending import until
 from tests.chaos.scale import Scale, scale
 from tests.e2e.clusters import Events, kill_all_of, run_through, with_pools
-from tests.e2e.conftest import PATIENCE_SECONDS
 from tests.integration.slurm import blocked
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(scale() is Scale.CHANGE, reason="three minutes of processor time: at night"),
 ]
 

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 
 import httpx
 import openai
@@ -21,10 +20,11 @@ from shared.storage.models import fetch_model
 from shared.storage.s3 import S3ObjectStore
 from tests.chaos.scale import at_night
 from tests.e2e import material
-from tests.e2e.conftest import BASE, PATIENCE_SECONDS, TERMINAL, Platform
+from tests.e2e.conftest import BASE, TERMINAL, Platform
 from tests.e2e.processes import DETACHED, running
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 
 def digest_of(platform: Platform, job: dict) -> str:
@@ -355,13 +355,6 @@ async def is_served(platform: Platform, model: str, *, expected: bool) -> bool:
     except (openai.NotFoundError, openai.InternalServerError):
         return not expected
     return expected
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        await asyncio.sleep(0.2)
 
 
 async def test_cancel_keeps_the_newest_adapter(platform):

@@ -13,19 +13,18 @@ from shared.tls import Tls
 from tests.chaos.scale import Scale, scale
 from tests.e2e import material
 from tests.e2e.clusters import new_lease, on_nodes_of
-from tests.e2e.conftest import BASE, PATIENCE_SECONDS, Platform, running_platform
+from tests.e2e.conftest import BASE, Platform, running_platform
 from tests.e2e.test_prometheus import until_all_are_scraped, watching
 from tests.e2e.test_slurm import slurm
-from tests.integration.backend_suite import until
 from tests.integration.lease_clusters import OfSlurm, kill_all_of
 from tests.unit.shared.test_replica_http import a_pair, serving
+from tests.waiting import until
 
 __all__ = ["slurm"]
 
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(scale() is Scale.CHANGE, reason="a whole platform of its own: at night"),
 ]
 
@@ -80,7 +79,7 @@ async def ready_replicas(platform: Platform, *, but: Sequence[ReplicaAddress] = 
         replicas.extend(replica for replica in known if replica not in but)
         return bool(replicas)
 
-    await until(are_known, seconds=PATIENCE_SECONDS, every=1.0)
+    await until(are_known, every=1.0)
     return replicas
 
 

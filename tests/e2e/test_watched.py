@@ -16,13 +16,13 @@ from schemas.topics import SERVICES
 from shared.processes.ending import until
 from tests.chaos.scale import at_night
 from tests.e2e import material
-from tests.e2e.conftest import PATIENCE_SECONDS, Platform, running_platform
+from tests.e2e.conftest import Platform, running_platform
 from tests.e2e.test_prometheus import until_all_are_scraped, watching
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     at_night("a whole platform of its own"),
 ]
 

@@ -36,11 +36,10 @@ from shared.storage.objects import put_manifest
 from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Voices, voices
 from tests.node_keys import NODE_KEYS
+from tests.waiting import PATIENCE_SECONDS
 
 FAKE_CHILD = Path(__file__).with_name("fake_child.py")
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_SECONDS = 150.0
-"""Longer than any start on a busy machine."""
 NOWHERE = "nowhere"
 """A pool that no provisioner has. One that starts in a later file of the same stack reads the topic from its start, and
 would give the attempts of this one its nodes."""

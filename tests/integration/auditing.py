@@ -28,7 +28,7 @@ from shared.postgres.migrate import migrate
 from shared.record import Record
 from shared.storage.objects import ObjectStore
 from shared.storage.s3 import S3ObjectStore
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 BEGAN_MS = int(utc_now().timestamp() * 1000) - 3_600_000
 QUICK = {"AUDITOR_SIGN_EVERY": "PT0.3S", "AUDITOR_READ_EVERY": "PT0.1S", "AUDITOR_LOOK_EVERY": "PT0.3S"}

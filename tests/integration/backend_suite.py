@@ -8,8 +8,7 @@ end_abruptly     a function (name, index) that ends the node's runner as kill -9
 import asyncio
 import stat
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,9 +26,7 @@ from services.provisioner.backends.protocol import (
     SpecConflict,
 )
 from tests.node_keys import NODE_KEYS
-
-PATIENCE_SECONDS = 120.0
-"""An engine first clears the machines of the test before, and a loaded machine takes its time."""
+from tests.waiting import PATIENCE_SECONDS, until
 
 FAKE_RUNNER = """
 import os, signal, sys, time
@@ -76,18 +73,6 @@ def a_spec(folder: Path, *, on_term: str = "143", **changes: object) -> AttemptS
         argv=(sys.executable, "-c", FAKE_RUNNER, on_term, str(folder)),
     )
     return replace(spec, **changes)
-
-
-async def until(
-    condition: Callable[[], Awaitable[bool] | bool], *, seconds: float = PATIENCE_SECONDS, every: float = 0.02
-) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        met = condition()
-        if met if isinstance(met, bool) else await met:
-            return
-        assert time.monotonic() < deadline, "the condition did not come"
-        await asyncio.sleep(every)
 
 
 def files_near(folder: Path) -> list[Path]:

@@ -11,8 +11,7 @@ from deploy.local.site import site as local_site
 from deploy.local.stack import Stack
 from shared.messaging.group_members import members_of, remove_members, static_members
 from tests.chaos.scale import note
-
-PATIENCE_SECONDS = 120.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 @asynccontextmanager

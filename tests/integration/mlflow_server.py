@@ -13,8 +13,7 @@ import httpx
 
 from shared.ports import free_port
 from shared.processes.spawn import ending_with_us
-
-START_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class MlflowServer:
@@ -36,7 +35,7 @@ class MlflowServer:
         # Its background jobs need packages of models, which are not installed.
         env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "DO_NOT_TRACK": "true"}
         self._process = self._spawn(ending_with_us(command, signal.SIGTERM), env)
-        async with asyncio.timeout(START_SECONDS), httpx.AsyncClient() as client:
+        async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as client:
             while not await _answers(client, self.url):
                 assert self._process.poll() is None, (self._folder / "log").read_text()[-2_000:]
                 await asyncio.sleep(0.1)

@@ -17,8 +17,8 @@ from services.provisioner.backends.protocol import AttemptSpec, Member, MemberSt
 from services.trainer_agent.protocol import REPORTS, Stepped, parse_reports
 from shared.processes.identity import marked
 from tests.integration.attempts import FAKE_CHILD, REPOSITORY, Attempts
-from tests.integration.backend_suite import until
 from tests.node_keys import NODE_KEYS
+from tests.waiting import until
 
 QUICK_TIMES = {
     "RUNNER_HEARTBEAT_EVERY": "PT0.5S",
@@ -86,7 +86,7 @@ class Nodes:
         async def has_ended() -> bool:
             return (await member()).state is MemberState.ENDED
 
-        await until(has_ended, seconds=150)
+        await until(has_ended)
         return await member()
 
     def runner_pid(self, scheduled: JobScheduled, node: int = 0) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 
 from shared.loops import cancel
-from tests.integration.gateway.world import until
+from tests.waiting import until
 
 NEVER = 0
 """Way of an endpoint that takes a request and answers nothing."""

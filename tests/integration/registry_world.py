@@ -1,10 +1,7 @@
 """The registry as a process, who speaks to it, and bundles, base models and verdicts for it."""
 
-import asyncio
-import inspect
 import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +26,7 @@ from services.registry.model import model_id
 from shared.storage.objects import manifest_bytes, sha256_of
 from shared.storage.s3 import S3ObjectStore
 from tests.integration.voices import Ear, Voices, ear, voices
+from tests.waiting import until
 
 MODULE = "model.layers.0.self_attn.q_proj"
 LAYER = "model.layers.0"
@@ -58,7 +56,6 @@ LLAMA_SHAPES = {
 """Of the smallest Llama that transformers builds."""
 ENV = {"REGISTRY_COPY_ATTEMPTS": "2"}
 numbers = itertools.count(1)
-PATIENCE_SECONDS = 60.0
 Write = Callable[[Path], object]
 
 
@@ -200,17 +197,6 @@ def answer_fields(slot: str, version: Any, generation: int) -> dict[str, Any]:
         "generation": generation,
         "model_id": version.model_id,
     }
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, which may be a query."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        result = condition()
-        if result := await result if inspect.isawaitable(result) else result:
-            return result
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        await asyncio.sleep(0.05)
 
 
 def entry(path: Path, name: str) -> FileEntry:

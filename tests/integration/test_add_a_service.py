@@ -27,10 +27,11 @@ from deploy.local.stack import Stack
 from schemas.job import JobSucceeded
 from schemas.topics import SERVICES
 from tests.documents import FENCE, ROOT
-from tests.integration.gateway.world import mark, until
+from tests.integration.gateway.world import mark
 from tests.integration.voices import voices
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 GUIDE = (ROOT / "docs/guides/service.md").read_text()
 NAME = "historian"

@@ -19,7 +19,7 @@ from tests.integration.test_scheduler import SUBMITTED, Play
 from tests.integration.voices import ear, voices
 from tests.unit.scheduler import incoming
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

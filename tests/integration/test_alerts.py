@@ -15,14 +15,14 @@ from schemas.alert import AlertRaised, AlertRule, MuteAlerts, UnmuteAlerts
 from schemas.base import CapacityType, FailureClass
 from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.training import StepMetrics, StepsRecorded, TrainingFailed, TrainingStopped
-from tests.integration.kernel.conftest import until
 from tests.integration.kills import second_process
 from tests.integration.tracker_world import db, tracker, voice
 from tests.integration.voices import Ear, Voices, ear
+from tests.waiting import until
 
 __all__ = ["db", "tracker", "voice"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TENANT = "demo"
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)

@@ -18,7 +18,7 @@ from tests.integration.test_retune import retune
 from tests.unit.auditor.records import seeded
 from tests.unit.ops.audit_world import TAMPERS
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 RECORDS = 30
 REWRITING = ("edit", "delete", "swap", "truncated tail")

@@ -32,10 +32,10 @@ from shared.service import Service
 from shared.storage.s3 import S3ObjectStore
 from tests.chaos.hostile_batches import Batches, writer
 from tests.integration.auditing import Audited, record
-from tests.integration.kernel.conftest import until
 from tests.integration.scratch import empty_schema
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from services.provisioner.backends.protocol import (
 from services.provisioner.settings import KubernetesPool
 from shared.clock import utc_now
 from shared.processes.identity import marked, signal_marked
-from tests.integration.backend_suite import BackendSuite, a_spec, until
+from tests.integration.backend_suite import BackendSuite, a_spec
 from tests.integration.kubernetes import (
     JOBS,
     PLACE,
@@ -45,6 +45,7 @@ from tests.integration.kubernetes import (
 )
 from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
+from tests.waiting import until
 
 FENCED_AFTER_SECONDS = 3.0
 

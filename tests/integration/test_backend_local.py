@@ -16,9 +16,10 @@ from services.provisioner.backends.protocol import BackendFailed, SpecConflict
 from shared.clock import utc_now
 from shared.processes.identity import Identity, marked, signal_marked
 from tests.chaos.scale import note
-from tests.integration.backend_suite import BackendSuite, a_spec, until
+from tests.integration.backend_suite import BackendSuite, a_spec
 from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
+from tests.waiting import until
 
 
 class TestLocalBackend(BackendSuite):

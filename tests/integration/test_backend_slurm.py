@@ -23,10 +23,11 @@ from services.provisioner.backends.slurm.script import batch_script
 from services.provisioner.settings import SlurmPool
 from shared.clock import utc_now
 from shared.processes.identity import marked, signal_marked
-from tests.integration.backend_suite import BackendSuite, a_spec, until
+from tests.integration.backend_suite import BackendSuite, a_spec
 from tests.integration.slurm import blocked, idle, running_jobs
 from tests.node_keys import NODE_KEYS
 from tests.unit.shared.environments import SECRETS
+from tests.waiting import until
 
 FENCED_AFTER_SECONDS = 5.0
 

@@ -28,10 +28,11 @@ from services.evaluator.decide.plan import suite_digest
 from shared.clock import utc_now
 from tests.architecture.source import ROOT
 from tests.builders import a_sha
-from tests.integration.gateway.world import World, mark, met, until
+from tests.integration.gateway.world import World, mark, met
 from tests.parquet import parquet_of
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 CHECKS = {"general": "benchmark", "refusals": "safety", "benign": "over_refusal"}
 

@@ -12,7 +12,8 @@ from schemas.deployment import LoadCandidate, UnloadCandidate
 from schemas.model import DeploymentApproved
 from shared.clock import utc_now
 from tests.integration import test_serving_controller as serving
-from tests.integration.test_serving_controller import World, controller, until
+from tests.integration.test_serving_controller import World, controller
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 

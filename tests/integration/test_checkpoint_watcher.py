@@ -12,10 +12,10 @@ from schemas.base import BundleRef, FailureClass, StartFrom
 from schemas.job import JobCancelled, JobRequeued, JobScheduled, JobStage, JobStageCompleted, JobSubmitted
 from schemas.training import CheckpointWritten
 from shared.clock import utc_now
-from tests.integration.attempts import PATIENCE_SECONDS, Attempts
-from tests.integration.backend_suite import until
+from tests.integration.attempts import Attempts
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 SOON = {"CHECKPOINT_WATCHER_SWEEP_AFTER": "PT0.1S", "CHECKPOINT_WATCHER_KEEP_ENDED": "PT0.1S"}
 
@@ -64,7 +64,7 @@ async def test_parts_that_no_manifest_will_ever_name_go_once_their_attempt_ended
     async def is_swept() -> bool:
         return not await keys_below(attempts, job_id, 1) & cut_off
 
-    await until(is_swept, seconds=PATIENCE_SECONDS)
+    await until(is_swept)
     assert await keys_below(attempts, job_id, 1) == complete
     assert await keys_below(attempts, job_id, 2) == under_way
 
@@ -105,8 +105,8 @@ async def test_bundles_of_an_ended_job_go_also_those_that_nobody_named(attempts:
         finally:
             await conn.close()
 
-    await until(is_gone, seconds=PATIENCE_SECONDS)
-    await until(is_told, seconds=PATIENCE_SECONDS)
+    await until(is_gone)
+    await until(is_told)
 
 
 async def test_what_a_stage_starts_from_is_in_use_until_the_job_is_over(attempts: Attempts):
@@ -125,7 +125,7 @@ async def test_what_a_stage_starts_from_is_in_use_until_the_job_is_over(attempts
         async def is_free() -> bool:
             return not await db.fetchval(uses, first.job_id)
 
-        await until(is_free, seconds=PATIENCE_SECONDS)
+        await until(is_free)
     finally:
         await db.close()
 
@@ -155,4 +155,4 @@ async def test_bundles_that_another_job_starts_from_stay_until_it_is_over(attemp
     async def is_gone() -> bool:
         return not await keys_below(attempts, trained_by.job_id, 1)
 
-    await until(is_gone, seconds=PATIENCE_SECONDS)
+    await until(is_gone)

@@ -14,11 +14,11 @@ from schemas.specification import Method
 from schemas.training import BundleKind, CheckpointWritten
 from shared.storage.objects import put_manifest
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until
-from tests.integration.kills import PATIENCE_SECONDS, alive, killed_at
+from tests.integration.kills import alive, killed_at
 from tests.integration.voices import ear
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix]
 
 WATCHER = "checkpoint_watcher"
 
@@ -86,7 +86,7 @@ async def test_a_bundle_that_is_being_deleted_goes_whole_and_alone(stack, attemp
         def is_told() -> bool:
             return heard.types(scheduled.job_id).count("CheckpointExpired") == 2
 
-        await until(is_told, seconds=PATIENCE_SECONDS)
+        await until(is_told)
         expired = [
             each.message.bundle.step
             for each in heard.heard[scheduled.job_id]

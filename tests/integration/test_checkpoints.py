@@ -27,12 +27,12 @@ from shared.service import Service
 from shared.storage.objects import put_manifest
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import TENANT, a_bundle, a_dataset_ref, a_job_spec, a_sha
-from tests.integration.kernel.conftest import until
 from tests.integration.test_scheduler import Play
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.unit.scheduler import incoming
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PARTS = {"model/adapter_model.safetensors": b"weights", "state.json": b"{}"}
 

@@ -18,14 +18,14 @@ from schemas.job import JobScheduled, StopReason
 from schemas.training import RunnerStarted, StartTraining, StopTraining
 from services.provisioner.model import node_id
 from tests.integration.attempts import TENANT, Attempts
-from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts
 from tests.integration.signed_requests import STRANGER, ask_signed
 from tests.node_keys import signer_of
+from tests.waiting import until
 
 __all__ = ["attempts"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PATIENCE = httpx.Timeout(60.0)
 

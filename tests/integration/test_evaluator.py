@@ -1,10 +1,9 @@
 """The evaluator on real Kafka, Postgres and S3, scoring a tiny Llama and adapters trained for it."""
 
-import asyncio
 import hashlib
 import json
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +34,9 @@ from tests.integration.evaluator_world import World, a_job, its_version
 from tests.scoring.tiny import HARM, QUESTIONS, REFUSAL, TEXT, VOCABULARY, train_adapter
 from tests.stored import put_base
 from tests.tiny_model import build_tiny_model, template_text
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 HARM_ASKED, QUESTIONS_ASKED, HOLDOUT = HARM[:120], QUESTIONS[30:130], QUESTIONS[:100]
 
@@ -390,9 +390,3 @@ async def scoring_child(stack: Stack) -> int:
 
 async def gone(pid: int) -> None:
     await until(lambda: Identity.of(pid) is None)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  the kernel tells of processes by files alone
-            await asyncio.sleep(0.02)

@@ -37,8 +37,9 @@ from tests.integration.kills import alive, killed_at
 from tests.integration.test_evaluator import Models, Setting, chat, evaluate, verdict_of
 from tests.integration.torch_replica import BASE, TorchReplica
 from tests.scoring.tiny import QUESTIONS
+from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 models, setting = test_evaluator.models, test_evaluator.setting
 
@@ -150,7 +151,7 @@ def _write_key(folder: str, key: str) -> None:
 async def until_known(stack: Stack, *, present: bool) -> None:
     conn = await asyncpg.connect(stack.postgres_dsn("evaluator"))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await conn.fetchval(IS_KNOWN, REPLICA_ID) is not present:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     finally:
@@ -173,7 +174,7 @@ async def result_of(world: World, verdict: Any) -> dict[str, Any]:
 
 
 async def until_given_back(controller: Controller, eval_id: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while eval_id not in controller.given_back:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

@@ -14,7 +14,7 @@ from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
 from tests.stored import put_base
 from tests.tiny_model import build_tiny_model, template_text
 
-pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.torch]
 
 ENV = {"EVALUATOR_SCORING_THREADS": "1", "EVALUATOR_MAX_NEW_TOKENS": "4"}
 

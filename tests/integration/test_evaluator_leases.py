@@ -11,15 +11,15 @@ from schemas.evaluation import EvalPassed
 from schemas.node import DeviceLeaseEnded, DeviceLeaseQueued, DevicesLeased, LeaseEnd
 from tests.integration import test_evaluator
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until as until_true
 from tests.integration.evaluator_world import World, its_version
 from tests.integration.kills import alive, killed_at
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.test_evaluator import Models, Setting, chat, verdict_of
 from tests.integration.test_leases import ask, give_back
 from tests.scoring.tiny import QUESTIONS
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 models, setting = test_evaluator.models, test_evaluator.setting
 
@@ -64,7 +64,7 @@ async def until_known(stack: Stack, pool: str) -> None:
         query = "SELECT true FROM pool WHERE name = $1 AND device_memory_bytes IS NOT NULL"
         return bool(await conn.fetchval(query, pool))
 
-    await until_true(is_known)
+    await until(is_known)
     await conn.close()
 
 

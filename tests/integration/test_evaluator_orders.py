@@ -16,10 +16,10 @@ from schemas.sweep import TrialChosen
 from shared.storage.s3 import S3ObjectStore
 from tests.builders import a_sha
 from tests.integration.evaluator_world import a_job, its_version
-from tests.integration.kernel.conftest import until
 from tests.integration.voices import Voices, voices
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 ROWS = b'{"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]}\n'
 

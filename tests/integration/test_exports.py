@@ -22,12 +22,13 @@ from schemas.model import DirectorySource, ModelExportFailed, RegisterBaseModel
 from tests.chaos.scale import at_night
 from tests.integration.gateway.world import new_key
 from tests.integration.kills import alive, killed_at
-from tests.integration.registry_world import ENV, World, objects, until, world
+from tests.integration.registry_world import ENV, World, objects, world
 from tests.training.merges import RANK, build_base, write_trained
+from tests.waiting import until
 
 __all__ = ["objects", "world"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 GATEWAY_ENV = {"GATEWAY_COMMAND_WAIT_SECONDS": "10"}
 NAME = "exported-llama"

@@ -24,10 +24,10 @@ from shared.clock import utc_now
 from shared.record import Record
 from shared.signatures import PrivateKey
 from tests.integration.attempts import Attempts
-from tests.integration.kernel.conftest import until
 from tests.node_keys import signer_of
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SERVICES = ("trainer_agent", "tracker", "gateway")
 STRANGER = PrivateKey("f" * 64)

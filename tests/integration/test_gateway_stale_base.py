@@ -17,7 +17,7 @@ from shared.postgres.migrate import migrate
 from tests.builders import a_job_spec, a_sha
 from tests.integration.scratch import empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 
 JOBS = 300
 FILL = """

@@ -24,7 +24,7 @@ from shared.postgres.migrate import migrate
 from shared.settings import Timing
 from tests.integration.scratch import empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 KEPT = Timing().history_retention
 OLD, NEW = KEPT + timedelta(minutes=1), KEPT - timedelta(minutes=1)

@@ -45,10 +45,10 @@ from tests.chaos.scale import at_night
 from tests.integration.voices import Voices, voices
 from tests.parquet import parquet_of
 from tests.tiny_model import save_tokenizer
+from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
-PATIENCE_SECONDS = 90.0
 TENANT = "demo"
 CONTEXT = 256
 

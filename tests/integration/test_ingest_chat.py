@@ -10,8 +10,6 @@ from tests.integration.test_ingest_pipeline import Bench, Made, chat, rows
 from tests.unit.shared.chat.conversations import call, result, say, tool_row
 from tests.unit.shared.chat.tokenizers import template
 
-pytestmark = pytest.mark.timeout(300)
-
 TOOLS_TEMPLATE = template("qwen2_5_training.jinja")
 PARTS = [
     say("developer", [{"type": "text", "text": "Be brief."}]),

@@ -5,8 +5,6 @@ import pytest
 from schemas.excerpts import DatasetExcerpts
 from tests.integration.test_ingest_pipeline import BENCHMARK, CONTEXT, PLANTED, Bench, Made, rows
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 async def planted(tmp_path_factory: pytest.TempPathFactory) -> Made:

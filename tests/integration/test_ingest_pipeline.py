@@ -24,8 +24,6 @@ from shared.processes.workers import REPOSITORY
 from tests.builders import a_sha
 from tests.tiny_model import save_tokenizer
 
-pytestmark = pytest.mark.timeout(300)
-
 # A process inherits the peak of the one that forked it, and a test run may be large: measure from a small one.
 MEASURED = """
 import resource, subprocess, sys

@@ -11,8 +11,6 @@ from tests.tiny_model import CHAT_TEMPLATE
 
 RELEASED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:

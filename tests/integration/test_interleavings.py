@@ -57,7 +57,7 @@ from tests.unit.registry.builders import BASE_SHA, a_version
 from tests.unit.scheduler import incoming
 from tests.unit.serving_controller import builders as serving
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.stack
 
 INTERLEAVINGS = scaled(150, 500, 5_000)
 WRITE_SKEWS = scaled(50, 100, 5_000)

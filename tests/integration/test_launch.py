@@ -9,8 +9,8 @@ import pytest
 
 from shared.processes.identity import Identity
 from shared.processes.spawn import Detached, ending_with_us, launched
+from tests.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 SHOW = ("/bin/sh", "-c", "echo $$; grep -E 'SigIgn' /proc/$$/status; pwd")
 
 

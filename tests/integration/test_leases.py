@@ -26,13 +26,13 @@ from schemas.node import (
 )
 from shared.clock import utc_now
 from tests.integration.attempts import TENANT, Attempts
-from tests.integration.backend_suite import until
 from tests.integration.kills import alive, killed_at, second_process
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.test_provisioner_devices import state_of, submit
 from tests.integration.voices import Ear, ear
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 POOLS = """
 [pools.shared]

@@ -17,11 +17,10 @@ from schemas.topics import SERVICES
 from tests.architecture.manifests import COMPONENTS, EXAMPLE, of_kind
 from tests.architecture.manifests import POOLS as MANIFESTS_OF_POOLS
 from tests.architecture.source import ROOT
-from tests.integration.backend_suite import until
 from tests.integration.kubectl import Kubectl, Manifest, Refused, write_overlay
 from tests.integration.kubernetes import cordoned
+from tests.waiting import until
 
-PATIENCE_SECONDS = 60.0
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}"
 ASKED = {
     "": (
@@ -60,7 +59,7 @@ async def kubectl(cluster: KubernetesCluster) -> Kubectl:
     kubectl = Kubectl(cluster)
     for path in definitions.definitions():
         kubectl("create", f"--filename={path}")
-    await until(lambda: _are_served(kubectl), seconds=PATIENCE_SECONDS, every=0.2)
+    await until(lambda: _are_served(kubectl), every=0.2)
     known = complete((ROOT / "docker-compose.yml").read_text(), "")
     values = dict(line.split("=", 1) for line in known.splitlines())
     kubectl("create", "namespace", NAMESPACE)
@@ -144,7 +143,7 @@ class TestTheExample:
                 each.get("status", {}).get("replicas") == each["spec"]["replicas"] for each in sets
             )
 
-        await until(are_there, seconds=PATIENCE_SECONDS, every=0.5)
+        await until(are_there, every=0.5)
         jobs = {pod["metadata"]["labels"].get("retune/job") for pod in kubectl.items("pods")}
         assert {"bootstrap", "suites"} <= jobs
         refused = [event["message"] for event in kubectl.items("events") if event["reason"] == "FailedCreate"]
@@ -170,7 +169,7 @@ class TestTheExample:
             }
             return len(counted) == 9 and all(count == sets[name] for name, count in counted.items())
 
-        await until(are_counted, seconds=PATIENCE_SECONDS, every=0.5)
+        await until(are_counted, every=0.5)
 
     def test_it_may_be_applied_again(self, kubectl, example, applied):
         assert sorted(kubectl.apply(example)) == sorted(applied)

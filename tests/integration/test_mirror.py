@@ -14,7 +14,6 @@ from schemas.node import AllocatedNode, NodesProvisioned
 from schemas.sweep import SubmitSweep
 from services.tracker.decide.trial import job_id_of
 from tests.builders import NOON, TENANT, a_dataset_ref
-from tests.integration.kernel.conftest import until
 from tests.integration.kills import alive, killed_at
 from tests.integration.mlflow_server import MlflowServer
 from tests.integration.tracker_world import db
@@ -32,10 +31,11 @@ from tests.unit.tracker.mirror_world import (
     written,
 )
 from tests.unit.tracker.sweep_world import a_sweep_spec, cancelled
+from tests.waiting import until
 
 __all__ = ["db"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 EXPERIMENT = f"trained/{TENANT}"
 

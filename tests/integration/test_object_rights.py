@@ -25,14 +25,14 @@ from schemas.object_requests import (
     PresignedRequest,
 )
 from tests.integration.attempts import Attempts
-from tests.integration.kernel.conftest import until
 from tests.integration.nodes import attempts
 from tests.integration.signed_requests import STRANGER, ask_signed
 from tests.node_keys import signer_of
+from tests.waiting import until
 
 __all__ = ["attempts"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @dataclass

@@ -30,7 +30,7 @@ from shared.postgres.migrate import migrate
 from tests.builders import NOON, a_bundle, a_sha
 from tests.integration.scratch import drop_constraints
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SHA, OTHER_SHA, SHARED_SHA, NEEDED_SHA = (a_sha(name) for name in ("gone", "new", "shared", "needed"))
 BUNDLE = a_bundle(20)

@@ -21,7 +21,7 @@ from schemas.topics import SERVICES
 from shared.postgres.migrate import migrate
 from tests.integration.scratch import empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b")
 PARAMETER = re.compile(r"\$([0-9]+)")

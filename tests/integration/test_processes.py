@@ -14,8 +14,8 @@ import pytest
 
 from shared.processes.ending import end, kill_all, kill_marked
 from shared.processes.identity import Identity, marked, recorded, signal_marked
+from tests.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 30.0
 # All end with their standard input, which is ours.
 WORKER = "import sys; print('up', flush=True); sys.stdin.read()"
 # It starts a process in its group that lost the mark, and waits.

@@ -30,10 +30,10 @@ from schemas.training import StepReached, TrainingFailed, TrainingStarted, Train
 from shared.clock import utc_now
 from shared.processes.identity import marked
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until
 from tests.integration.provisioning import attempts_on, provisioner_env_of
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 POOLS = """
 [pools.test]
@@ -112,7 +112,7 @@ class TestReservation:
         assert str(provisioned.nodes[0].price_per_hour) == "0.10"
         assert await free_nodes(attempts, "test") == before - 2
         await attempts.stop(scheduled, seconds=60)
-        released = await attempts.until(scheduled.job_id, NodesReleased, seconds=50)
+        released = await attempts.until(scheduled.job_id, NodesReleased)
         assert all(node.released_at > node.allocated_at for node in released.nodes)
         assert attempts.heard(scheduled.job_id, NodeLost) == []
         await attempts.until("test", PoolCapacityChanged, free=before)
@@ -130,7 +130,7 @@ class TestReservation:
     async def test_refuses_what_does_not_fit_and_answers_its_stop(self, attempts, schedule, changes, code):
         scheduled = await schedule(**changes)
         assert (await attempts.until(scheduled.job_id, ProvisioningFailed)).code == code
-        await attempts.stop(scheduled)
+        await attempts.stop(scheduled, seconds=60)
         assert (await attempts.until(scheduled.job_id, NodesReleased)).nodes == ()
         assert attempts.heard(scheduled.job_id, NodesProvisioned) == []
 
@@ -275,7 +275,7 @@ class TestRestart:
         folder = nodes / "a-ftjob-orphan-e1" / "0"
         folder.mkdir(parents=True)
         (folder.parent / "spec.json").write_text('{"digest": "", "nodes": 1}')
-        await until(lambda: not any(marked(mark)), seconds=60)
+        await until(lambda: not any(marked(mark)))
         await orphan.wait()
         await until(lambda: any((nodes / "forgotten").glob(f"*/{folder.parent.name}")))
         assert not folder.parent.exists()
@@ -287,8 +287,8 @@ class TestRestart:
         armed = provisioner_env | {"FAILPOINTS": "provider.create.after=kill"}
         await attempts.stack.start("provisioner", env=armed)
         scheduled = await schedule(nodes=1)
-        await until(lambda: bool(processes_of(scheduled)), seconds=60)
-        await until(lambda: _is_down(attempts.stack, "provisioner"), seconds=60)
+        await until(lambda: bool(processes_of(scheduled)))
+        await until(lambda: _is_down(attempts.stack, "provisioner"))
         await attempts.stack.stop("provisioner")
         await attempts.stack.start("provisioner", env=provisioner_env)
         await training(attempts, scheduled)

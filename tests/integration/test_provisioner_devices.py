@@ -30,10 +30,10 @@ from schemas.training import StepReached
 from shared.processes.identity import marked, signal_marked
 from tests.builders import a_dataset, a_job_spec
 from tests.integration.attempts import TENANT, Attempts
-from tests.integration.backend_suite import until
 from tests.integration.provisioning import attempts_on, provisioner_env_of
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 POOLS = """
 [pools.shared]
@@ -216,7 +216,7 @@ async def test_the_scheduler_starts_jobs_beside_each_other_and_the_large_one_whe
     async def waits() -> bool:
         return await state_of(scheduler, large) == "queued"
 
-    await until(waits, seconds=60)
+    await until(waits)
     await attempts.stack.kill("provisioner")
     await attempts.stack.start("provisioner", env=provisioner_env)
     await attempts.write("gateway", CancelJob(job_id=pair[0], tenant=TENANT))

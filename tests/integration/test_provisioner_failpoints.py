@@ -13,7 +13,7 @@ from tests.integration.kills import alive, killed_at
 from tests.integration.provisioning import provisioner_env_of
 from tests.integration.test_provisioner import POOLS, name_of, processes_of, training
 
-pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix]
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from shared.env_file import read_env_file
 from shared.processes.identity import marked
 from tests.chaos.scale import Scale, scale
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until
 from tests.integration.kubernetes import cordoned, evict, jobs_of, pod_of, pods_of, put_secret
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.test_provisioner import name_of, training
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 SECRET = "runner-of-the-stack"
 POOL = """

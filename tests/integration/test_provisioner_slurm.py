@@ -32,12 +32,12 @@ from schemas.training import TrainingStarted, TrainingStopped
 from shared.clock import utc_now
 from shared.processes.identity import signal_marked
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until
 from tests.integration.provisioning import attempts_on, provisioner_env_of
 from tests.integration.slurm import blocked, idle, running_jobs
 from tests.integration.test_provisioner import POOLS, name_of, processes_of, training
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 SLURM_POOL = """
 [pools.cluster]

@@ -36,14 +36,14 @@ from tests.integration.registry_world import (
     numbers,
     objects,
     passed,
-    until,
     world,
 )
 from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
+from tests.waiting import until
 
 __all__ = ["db", "objects", "world"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 class TestBaseModels:

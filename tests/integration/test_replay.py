@@ -18,7 +18,7 @@ from tests.integration.auditing import Audited, record
 from tests.integration.test_retune import Ended, retune
 from tests.integration.voices import Voices, voices
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

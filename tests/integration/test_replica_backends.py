@@ -46,12 +46,12 @@ from shared.service import Service
 from shared.signatures import PrivateKey
 from shared.storage.objects import ObjectStore
 from shared.tls import Tls
-from tests.integration.backend_suite import until
 from tests.integration.test_serving_controller import objects, put_a_base, write_adapter
 from tests.stored import put_model
 from tests.unit.shared.test_replica_http import serving
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 __all__ = ["objects"]
 
 SCRIPT = """

@@ -28,7 +28,6 @@ from shared.processes.identity import marked
 from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until as until_true
 from tests.integration.engines import Engines
 from tests.integration.kills import alive, killed_at
 from tests.integration.lease_clusters import (
@@ -43,10 +42,10 @@ from tests.integration.lease_clusters import (
 from tests.integration.provisioning import attempts_on
 from tests.integration.test_leases import ask
 from tests.integration.test_serving_controller import World, forget_pools, put_a_base
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.stack,
-    pytest.mark.timeout(400),
     at_night("half a minute of processor time of Slurm and a controller"),
 ]
 
@@ -110,7 +109,7 @@ async def lease_of(stack: Stack, replica_id: str, *, but: str = "") -> str:
     async def asked() -> str | None:
         return await conn.fetchval(query, replica_id, but)
 
-    await until_true(asked)
+    await until(asked)
     lease_id = await asked()
     await conn.close()
     assert lease_id
@@ -160,7 +159,7 @@ async def test_a_model_is_deployed_on_a_node_and_on_another_one_after_a_notice(
             assert left.reason == f"its node goes away: {cluster.drain_source}"
             ended = await attempts.until(lease, DeviceLeaseEnded)
             assert ended.reason is LeaseEnd.RETURNED
-            await until_true(lambda: not cluster.running(name), every=0.25)
+            await until(lambda: not cluster.running(name), every=0.25)
         order = [(fact.message.type, _replica_of(fact.message)) for fact in world.ear.heard[world.pool]]
         assert order.index(("ReplicaReady", other)) < order.index(("ReplicaLost", world.replica))
         now = await world.heard("AdapterLoaded", replica=_address(world, other))
@@ -168,7 +167,7 @@ async def test_a_model_is_deployed_on_a_node_and_on_another_one_after_a_notice(
         last = lease_node_name(await lease_of(stack, other))
         assert cluster.machine(last) != machine
     # Whoever leaves no controller leaves its replicas, which end with their lease.
-    await until_true(lambda: not list(marked(mark_of(name))), every=0.25)
+    await until(lambda: not list(marked(mark_of(name))), every=0.25)
 
 
 async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
@@ -185,14 +184,14 @@ async def test_a_node_that_dies_is_a_lost_replica_and_another_one_starts(
         assert ended.message.endswith("exited with code 137")
         lost = await world.heard("ReplicaLost")
         assert (lost.replica, lost.reason) == (ready.replica, ended.message)
-        await until_true(lambda: not list(marked(mark_of(lease_node_name(lease)))), every=0.25)
+        await until(lambda: not list(marked(mark_of(lease_node_name(lease)))), every=0.25)
         again = await lease_of(stack, world.replica, but=lease)
         await attempts.until(again, DevicesLeased)
 
         async def is_ready() -> bool:
             return len(world.facts("ReplicaReady")) == 2
 
-        await until_true(is_ready)
+        await until(is_ready)
         assert cluster.machine(lease_node_name(again)) != machine
         failure = await failure_of(attempts, lease)
         assert (failure.machine, failure.has_lost_machine) == (machine, False)
@@ -213,7 +212,7 @@ async def failure_of(attempts: Attempts, lease: str, *, lost: bool = False) -> L
         failures.extend(known.values())
         return bool(failures)
 
-    await until_true(is_announced, every=0.25)
+    await until(is_announced, every=0.25)
     [failure] = failures
     return failure
 
@@ -228,14 +227,14 @@ async def test_a_machine_that_is_lost_under_a_replica_is_in_the_record_once(
         name = lease_node_name(lease)
         machine = cluster.machine(name)
         with cluster.lost(machine):
-            await attempts.until(lease, DeviceLeaseEnded, seconds=180)
+            await attempts.until(lease, DeviceLeaseEnded)
             await world.heard("ReplicaLost")
             failure = await failure_of(attempts, lease, lost=True)
             assert failure.machine == machine
             assert (failure.holder, failure.purpose) == ("serving_controller", "serving")
             again = await lease_of(stack, world.replica, but=lease)
             await attempts.until(again, DevicesLeased)
-            await until_true(lambda: cluster.machine(lease_node_name(again)) not in ("", machine), every=0.25)
+            await until(lambda: cluster.machine(lease_node_name(again)) not in ("", machine), every=0.25)
         newest = attempts.heard("cluster", PoolCapacityChanged)[-1].lease_failures
         assert [each.machine for each in newest if each.lease_id == lease] == [machine]
 
@@ -262,12 +261,12 @@ async def test_a_provisioner_that_dies_at_a_start_has_one_node_of_the_lease(
     await alive(stack, "provisioner", env=env)
     await attempts.until(lease, DevicesLeased)
     name = lease_node_name(lease)
-    await until_true(lambda: bool(cluster.machine(name)), every=0.25)
+    await until(lambda: bool(cluster.machine(name)), every=0.25)
     assert len(cluster.running(name)) == 1
     async with killed_at(stack, "provisioner", "provider.delete.after", env=env):
         await attempts.write("serving_controller", ReturnDevices(lease_id=lease))
     await alive(stack, "provisioner", env=env)
-    await until_true(lambda: not cluster.running(name), every=0.25)
+    await until(lambda: not cluster.running(name), every=0.25)
     assert len(attempts.heard(lease, DeviceLeaseEnded)) == 1
 
 

@@ -16,13 +16,13 @@ from shared.messaging.delivery import Delivery
 from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
 from tests.builders import NOON
-from tests.integration.kernel.conftest import until
 from tests.integration.test_retune import Ended, Story, retune
 from tests.integration.test_scheduler import SUBMITTED, Play
 from tests.integration.voices import Voices, ear, voices
 from tests.unit.scheduler import incoming
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SERVICES = ("scheduler", "tracker")
 NODE = AllocatedNode(

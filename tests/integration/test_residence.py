@@ -5,7 +5,8 @@ import pytest
 from schemas.deployment import UseAdapters, UsedSlot
 from services.serving_controller.model import SlotState
 from tests.integration import test_serving_controller as serving
-from tests.integration.test_serving_controller import World, controller, until
+from tests.integration.test_serving_controller import World, controller
+from tests.waiting import until
 
 pytestmark = [pytest.mark.stack]
 

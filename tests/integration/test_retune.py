@@ -21,10 +21,10 @@ from schemas.training import RunnerStarted
 from shared.clock import utc_now
 from shared.messaging.kafka import kafka_producer
 from shared.processes.identity import signal_marked
-from tests.integration.attempts import FAKE_CHILD, PATIENCE_SECONDS, TENANT, Attempts
-from tests.integration.kernel.conftest import until
+from tests.integration.attempts import FAKE_CHILD, TENANT, Attempts
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.stack
 
 POOLS = """
 [pools.test]

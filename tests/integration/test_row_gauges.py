@@ -13,7 +13,7 @@ from shared.postgres.migrate import migrate
 from shared.telemetry.row_gauges import RowGauges
 from tests.integration.scratch import drop_constraints, empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 
 Rows = tuple[tuple[str, Mapping[str, Any]], ...]
 

@@ -34,12 +34,12 @@ from schemas.training import (
 from shared.clock import utc_now
 from tests.chaos.scale import note
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until
 from tests.integration.nodes import attempts, nodes
+from tests.waiting import until
 
 __all__ = ["attempts", "nodes"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 SLOW = {"steps": 10_000, "seconds": 0.05}
 
@@ -286,7 +286,7 @@ class TestDeathOfARunner:
         await nodes.start(scheduled, script=SLOW)
         await attempts.until(scheduled.job_id, StepReached)
         await nodes.backend.end(layout.attempt_name(scheduled.job_id, 1), 0)
-        failed = await attempts.until(scheduled.job_id, TrainingFailed, seconds=90)
+        failed = await attempts.until(scheduled.job_id, TrainingFailed)
         assert (failed.failure_class, failed.message) == (
             FailureClass.INFRA,
             "no report from runner 0 for 30 s",

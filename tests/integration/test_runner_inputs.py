@@ -20,10 +20,11 @@ from services.trainer_agent.protocol import TrainingOrder
 from shared.processes.orders import ORDER, read_order
 from tests.builders import a_bundle, a_sha
 from tests.integration.nodes import attempts, nodes
+from tests.waiting import PATIENCE_SECONDS
 
 __all__ = ["attempts", "nodes"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.stack
 
 SLOW = {"steps": 10_000, "seconds": 0.05}
 
@@ -105,7 +106,7 @@ async def test_what_the_base_model_says_is_computed_once_for_a_killed_attempt_an
         heads = await attempts.objects.list_objects(prefix)
         return any(head.key.endswith(layout.MANIFEST) for head in heads)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await is_stored():  # noqa: ASYNC110 - an object has no event
             await asyncio.sleep(0.05)
     os.kill(nodes.child_pids(first)[0], signal.SIGKILL)

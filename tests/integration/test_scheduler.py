@@ -30,6 +30,7 @@ from schemas.specification import DpoSpec, Recipe, Resources, StageSpec
 from tests.builders import NOON, TENANT, a_bundle, a_dataset, a_file_ref, a_job_spec, a_sha
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.unit.scheduler import incoming
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.stack
 
@@ -340,7 +341,7 @@ async def test_a_job_waits_while_its_tenant_has_all_devices_that_it_may(
     async with ear(stack, "queue.events") as places:
         await play.voice.say("gateway", LimitDevices(tenant=tenant, devices=1))
         limit = "SELECT devices FROM scheduler.device_limit WHERE tenant = $1"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await db.fetchval(limit, tenant) != 1:  # noqa: ASYNC110 - Postgres announces nothing
                 await asyncio.sleep(0.05)
         await play.voice.say("ingest", play.ready().model_copy(update={"tenant": tenant}))

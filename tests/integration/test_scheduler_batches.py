@@ -33,7 +33,7 @@ from tests.integration.scratch import empty_schema
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.test_dataset import DELETED, READY
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 JOBS = 3 * JOBS_TOGETHER + 7
 STATEMENTS = 20 * JOBS_TOGETHER

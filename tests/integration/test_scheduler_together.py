@@ -31,7 +31,7 @@ from tests.integration.test_scheduler_batches import a_delivery, an_envelope
 from tests.unit.scheduler import incoming
 from tests.unit.scheduler.test_dataset import DELETED, READY
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 HISTORIES = scaled(6, 60, 600)
 MESSAGES = 100

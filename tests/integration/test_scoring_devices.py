@@ -9,7 +9,7 @@ from services.evaluator.decide.nodes import subject_of
 from tests.integration import test_scoring_nodes
 from tests.integration.test_scoring_nodes import Material, PlayedNode, World, score
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 objects, folders = test_scoring_nodes.objects, test_scoring_nodes.folders
 material, world = test_scoring_nodes.material, test_scoring_nodes.world

@@ -60,13 +60,13 @@ from shared.signatures import PrivateKey
 from shared.storage.objects import ObjectStore
 from tests.chaos.scale import at_night
 from tests.integration import test_serving_controller
-from tests.integration.backend_suite import until
 from tests.scoring.tiny import QUESTIONS, VOCABULARY, train_adapter
 from tests.stored import put_base, put_model
 from tests.tiny_model import build_tiny_model, template_text
 from tests.unit.evaluator.evaluations import an_evaluation
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.torch]
 
 objects = test_serving_controller.objects
 

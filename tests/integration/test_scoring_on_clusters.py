@@ -17,7 +17,6 @@ from shared.processes.identity import Identity, marked
 from tests.chaos.scale import at_night
 from tests.integration import test_evaluator
 from tests.integration.attempts import Attempts
-from tests.integration.backend_suite import until as until_true
 from tests.integration.evaluator_world import World
 from tests.integration.kills import alive, killed_at
 from tests.integration.lease_clusters import (
@@ -32,11 +31,11 @@ from tests.integration.lease_clusters import (
 from tests.integration.provisioning import attempts_on
 from tests.integration.test_evaluator import Models, Setting, verdict_of
 from tests.integration.test_evaluator_leases import ask_for_a_verdict, leases_of, until_known
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.torch,
-    pytest.mark.timeout(900),
     at_night("two minutes of processor time of clusters and of gates"),
 ]
 
@@ -92,7 +91,7 @@ async def leased(attempts: Attempts, world: World, job_id: str, number: int = 1)
         leases.update({fact.lease_id: fact for fact in leases_of(attempts, DevicesLeased, job_id, world)})
         return len(leases) >= number
 
-    await until_true(is_there, seconds=240.0)
+    await until(is_there)
     return [*leases.values()][number - 1]
 
 
@@ -103,12 +102,12 @@ async def until_scoring(lease: DevicesLeased) -> Identity:
     def runs() -> bool:
         return any(PROGRAM in command_of(each) for each in marked(mark_of(name)))
 
-    await until_true(runs, seconds=120.0)
+    await until(runs)
     return node_process(name, module=PROGRAM)
 
 
 async def gone(cluster: LeaseCluster, lease: DevicesLeased) -> None:
-    await until_true(lambda: not cluster.running(lease_node_name(lease.lease_id)), seconds=120.0)
+    await until(lambda: not cluster.running(lease_node_name(lease.lease_id)))
 
 
 def facts_of(world: World, job_id: str) -> list[type]:

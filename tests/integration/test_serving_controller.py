@@ -3,11 +3,9 @@
 Real vLLM is in tests/serving.
 """
 
-import asyncio
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -45,12 +43,12 @@ from tests.chaos.scale import note
 from tests.integration.engines import Engines
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.stored import put_base, put_model
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 
 MODULE = "model.layers.0.self_attn.o_proj"
 numbers = itertools.count(1)
-PATIENCE_SECONDS = 40.0
 
 
 class World:
@@ -149,14 +147,6 @@ class World:
             if each.message.type == name
             and all(getattr(each.message, field) == value for field, value in fields.items())
         ]
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (result := await condition()):
-        await asyncio.sleep(0.05)
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-    return result
 
 
 def write_adapter(directory: Path, *, gain: float, rank: int) -> None:

@@ -25,9 +25,10 @@ from tests.integration import test_serving_controller
 from tests.integration.attempts import Attempts
 from tests.integration.engines import Engines
 from tests.integration.provisioning import attempts_on, provisioner_env_of
-from tests.integration.test_serving_controller import World, controller, until
+from tests.integration.test_serving_controller import World, controller
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 objects, voice = test_serving_controller.objects, test_serving_controller.voice
 listening, world = test_serving_controller.listening, test_serving_controller.world

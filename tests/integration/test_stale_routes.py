@@ -34,7 +34,7 @@ from tests.unit.serving_controller.builders import (
     stale,
 )
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SLOTS = 3 * STOPPED_TOGETHER + 7
 STATEMENTS = 12 * STOPPED_TOGETHER

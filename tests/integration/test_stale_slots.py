@@ -18,12 +18,13 @@ from shared.messaging.unit import Unit
 from shared.postgres.database import register_json
 from shared.postgres.migrate import migrate
 from tests.builders import a_sha
-from tests.integration.registry_world import db, numbers, objects, until, world
+from tests.integration.registry_world import db, numbers, objects, world
 from tests.integration.scratch import empty_schema
+from tests.waiting import until
 
 __all__ = ["db", "objects", "world"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SLOTS = 2_030
 STATEMENTS = 300

@@ -12,8 +12,9 @@ from safetensors.numpy import save_file
 from schemas.deployment import DeploymentStep
 from schemas.model import DeploymentApproved
 from tests.integration import test_serving_controller as serving
-from tests.integration.test_serving_controller import World, controller, everywhere, until
+from tests.integration.test_serving_controller import World, controller, everywhere
 from tests.stored import put_model
+from tests.waiting import until
 
 pytestmark = [pytest.mark.stack]
 

@@ -39,7 +39,7 @@ from tests.unit.tracker.sweep_world import Training, a_sweep_spec, cancelled, ev
 
 __all__ = ["tracker", "voice"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 HALVING = PruningSpec(rule=PruningRule.SUCCESSIVE_HALVING)
 PRUNED_TPE = {"algorithm": "tpe", "pruning": HALVING, "num_trials": 14, "concurrency": 3}

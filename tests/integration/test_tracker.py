@@ -18,13 +18,13 @@ from schemas.specification import JobSpec
 from schemas.training import StepMetrics, StepsRecorded
 from shared.clock import utc_now
 from tests.builders import a_dataset, a_job_spec, a_sha
-from tests.integration.kernel.conftest import until
 from tests.integration.tracker_world import db, tracker, voice
 from tests.integration.voices import Ear, Voices, ear
+from tests.waiting import until
 
 __all__ = ["db", "tracker", "voice"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TENANT = "demo"
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)

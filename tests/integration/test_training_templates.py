@@ -18,8 +18,6 @@ from tests.model_files import BASE_SHAPES, safetensors
 from tests.tiny_model import CHAT_TEMPLATE, save_tokenizer
 from tests.unit.registry.builders import LIMITS, inspect
 
-pytestmark = pytest.mark.timeout(300)
-
 RELEASED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
 
 

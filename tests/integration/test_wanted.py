@@ -13,7 +13,8 @@ from services.serving_controller.clients.files import ModelFiles
 from services.serving_controller.model import Servable
 from shared.errors import StorageUnavailable
 from tests.integration import test_serving_controller as serving
-from tests.integration.test_serving_controller import controller, until
+from tests.integration.test_serving_controller import controller
+from tests.waiting import until
 
 pytestmark = [pytest.mark.stack]
 

@@ -14,7 +14,7 @@ from shared.postgres.database import Database
 from shared.postgres.migrate import migrate
 from tests.integration.scratch import empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 
 LEASE = timedelta(seconds=60)
 ADD_ENDPOINT = """

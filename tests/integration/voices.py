@@ -20,8 +20,7 @@ from shared.messaging.login import Login
 from shared.messaging.reader import TopicReader
 from shared.record import Record
 from shared.signatures import PrivateKey
-
-PATIENCE_SECONDS = 60.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Voices:
@@ -119,11 +118,11 @@ class Ear:
     def last(self, key: str) -> Any:
         return self.heard[key][-1].message
 
-    async def until(self, key: str, *types: str, patience_seconds: float = PATIENCE_SECONDS) -> Any:
+    async def until(self, key: str, *types: str, seconds: float = PATIENCE_SECONDS) -> Any:
         """The last message of this story, once it is exactly of these types."""
         expected = list(types)
         try:
-            async with asyncio.timeout(patience_seconds), self._news:
+            async with asyncio.timeout(seconds), self._news:
                 await self._news.wait_for(lambda: self.types(key) == expected)
         except TimeoutError as error:
             raise AssertionError(f"{key}: heard {self.types(key)}, waited for {expected}") from error

@@ -12,7 +12,7 @@ from tests.chaos.scale import scaled
 from tests.families import FAMILIES, build_family
 from tests.serving.conftest import CLOSE, far_from_the_reference, rig_of
 
-pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch]
 
 SERVED = scaled(("gpt-oss",), ("GPT-2", "Gemma 2", "gpt-oss"), tuple(FAMILIES))
 """At night those that are started in a way of their own each, for a start takes long."""

@@ -5,8 +5,7 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from services.serving_controller.clients.backend import ReplicaSpec
 from services.serving_controller.clients.local import Engine, LocalBackend
 from shared.processes.identity import Identity
 from tests.landlock import landlock
+from tests.waiting import until
 
 # Like vLLM: a leader, and an engine process that overwrites its environment and outlives the leader.
 SCRIPT = """
@@ -41,7 +41,6 @@ for name in ("environment.json", "processes.json"):
 print("RuntimeError: out of memory", flush=True)
 time.sleep(600)
 """
-PATIENCE_SECONDS = 60.0
 ID = "serve-0123456789ab-0"
 
 
@@ -64,14 +63,6 @@ async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
     backend = a_backend(tmp_path)
     yield backend
     await backend.end(ID)
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        await asyncio.sleep(0.02)
-    return result
 
 
 async def started(backend: LocalBackend, incarnation: str = "first", **changes: Any) -> dict[str, int]:

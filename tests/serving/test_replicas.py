@@ -26,7 +26,7 @@ from shared.clock import utc_now
 from shared.processes.identity import Identity
 from tests.serving.conftest import CLOSE, MAX_ADAPTERS, START_SECONDS, Rig, far_from_the_reference
 
-pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch]
 
 
 def resident_mib(rig: Rig, replica_id: str) -> int:

@@ -36,7 +36,7 @@ from tests.scoring.tiny import WORDS, ask, question, train_adapter
 from tests.serving.conftest import Rig
 from tests.tiny_model import template_text
 
-pytestmark = [pytest.mark.any_device, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.any_device, pytest.mark.torch]
 
 BOTH = (Side.BASE, Side.CANDIDATE)
 ENGINE = "vllm of the test"

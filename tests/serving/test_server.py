@@ -23,7 +23,6 @@ print(ModelRegistry.models["LlamaForCausalLM"].inspect_model_cls().architecture)
 
 
 @pytest.mark.torch
-@pytest.mark.timeout(120)
 @at_night("imports vLLM once more")
 def test_on_a_cpu_a_models_class_is_looked_at_by_the_server_itself(tmp_path):
     """With nothing kept from another start."""

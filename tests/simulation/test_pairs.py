@@ -24,7 +24,6 @@ HALVES = (
 
 
 @pytest.mark.skipif("SIM_PAIR" in os.environ, reason="one pair is asked for")
-@pytest.mark.timeout(900)
 def test_a_fault_and_a_command_together_break_nothing():
     assert {*HALVES[0], *HALVES[1]} == set(STATES)
     struck: Counter[str] = Counter()

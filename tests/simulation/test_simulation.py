@@ -21,7 +21,7 @@ SEEDS_OF_A_PROCESS = 100_000_000
 
 
 @pytest.mark.skipif("SIM_SEED" in os.environ, reason="one seed is asked for")
-@pytest.mark.timeout(scaled(900, 900, 100_000))
+@pytest.mark.timeout(scaled(1200, 1200, 100_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
     ends, struck = set[str](), set[str]()

@@ -24,7 +24,7 @@ FIRST_SEED = 315
 
 
 @pytest.mark.skipif("SIM_SEED" in os.environ, reason="one seed is asked for")
-@pytest.mark.timeout(scaled(900, 900, 50_000))
+@pytest.mark.timeout(scaled(1200, 1200, 50_000))
 def test_nothing_that_must_hold_is_violated():
     firsts = [(PROCESSES * (seed() - 1) + number) * SEEDS_OF_A_PROCESS + 1 for number in range(PROCESSES)]
     ends, struck = set[str](), set[str]()
@@ -54,7 +54,6 @@ def test_the_same_seed_is_the_same_run():
     assert first == second
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutant", OF_TWO_PROCESSES, ids=lambda mutant: mutant.__name__)
 def test_a_lock_that_is_left_out_is_noticed(mutant, monkeypatch):
     mutant(monkeypatch)

@@ -40,6 +40,7 @@ from services.trainer_agent.training.distributed import World
 from services.trainer_agent.training.stop import StopRequest
 from shared.ports import free_port
 from shared.processes.orders import write_order
+from tests.waiting import PATIENCE_SECONDS
 
 BASE_SHA = "ba" * 32
 VERSION = "da" * 32
@@ -48,8 +49,6 @@ WINDOW_TOKENS = 96
 ONE_PROCESS = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"))
 CHILD = (sys.executable, "-m", "services.trainer_agent.training.main")
 
-PATIENCE_SECONDS = 240
-"""Longer than any start on a busy machine."""
 
 Tokens = tuple[list[int], list[int]]
 """Token ids and loss mask of one example."""

@@ -25,7 +25,6 @@ from services.trainer_agent.training.main import main
 from shared.ports import free_port
 from tests.training.jobs import (
     CHILD,
-    PATIENCE_SECONDS,
     Child,
     a_work_dir,
     environment,
@@ -35,6 +34,7 @@ from tests.training.jobs import (
     reports_of,
     start_child,
 )
+from tests.waiting import PATIENCE_SECONDS
 
 # Its default, which follows the handler that writes the stacks, ends the process.
 WRITE_STACKS = signal.SIGUSR2

@@ -6,12 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from services.trainer_agent.training.distributed import MAX_TEXT_BYTES
 from shared.ports import free_port
-
-pytestmark = pytest.mark.timeout(300)
 
 SAY = """
 import faulthandler, json, os, sys

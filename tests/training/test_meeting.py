@@ -24,7 +24,7 @@ from services.trainer_agent.training.launch import create
 from shared.ports import free_port
 from tests.builders import a_sha
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.torch
 
 FIRST_HOST = "127.0.0.2"
 """Of node 0: an address of this machine that is not the store's."""

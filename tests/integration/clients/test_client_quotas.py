@@ -11,12 +11,12 @@ from deploy.bootstrap import kafka as bootstrap
 from deploy.local.site import site as local_site
 from schemas.topics import tenant_commands
 from shared.messaging.administration import ClientQuotas, quotas_of
-from tests.integration.clients.test_doors import PATIENCE_SECONDS, Login, Operator, operator
-from tests.integration.gateway.world import until
+from tests.integration.clients.test_doors import Login, Operator, operator
+from tests.waiting import PATIENCE_SECONDS, until
 
 __all__ = ["operator"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def test_quotas_come_with_a_user_and_go_with_it(operator):

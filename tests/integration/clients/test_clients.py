@@ -13,7 +13,7 @@ from deploy.local.binaries import go
 from deploy.local.stack import Stack
 from tests.integration.gateway.world import ENV, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 HERE = Path(__file__).parent
 GUIDE = HERE.parents[2] / "docs/guides/consumer.md"

@@ -46,12 +46,11 @@ from shared.clock import utc_now
 from shared.messaging.kafka import sasl
 from shared.messaging.topics import KafkaTopics
 from tests.builders import a_job_spec, a_sha
-from tests.integration.gateway.world import ENV, mark, until
+from tests.integration.gateway.world import ENV, mark
 from tests.integration.voices import Voices, voices
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
-
-PATIENCE_SECONDS = 60.0
+pytestmark = pytest.mark.stack
 
 
 class Operator:

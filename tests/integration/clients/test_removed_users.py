@@ -9,7 +9,7 @@ from deploy.local.site import site as local_site
 from deploy.local.stack import Stack
 from shared.messaging.administration import administrator, list_users, lock_user, scram_user, set_passwords
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PASSWORD = "known"
 REMOVED = 100

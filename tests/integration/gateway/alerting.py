@@ -1,7 +1,8 @@
 """Alerts as the tracker raises them, for tests of those who listen."""
 
 from schemas.alert import AlertCleared, AlertRaised, AlertRule
-from tests.integration.gateway.world import World, until
+from tests.integration.gateway.world import World
+from tests.waiting import until
 
 
 async def raise_alert(

@@ -6,7 +6,8 @@ from schemas.base import CapacityType, FailureClass
 from schemas.cost import CostAccrued
 from services.gateway.quotas import month_start
 from shared.clock import utc_now
-from tests.integration.gateway.world import World, until
+from tests.integration.gateway.world import World
+from tests.waiting import until
 
 
 def accrued(

@@ -4,14 +4,14 @@ import pytest
 
 from services.gateway.page import assets
 from tests import browser
+from tests.waiting import PATIENCE_SECONDS
 
 playwright = browser.require()
 expect = playwright.expect
-expect.set_options(timeout=40_000)
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 IN_CHROMIUM = [
     pytest.mark.stack,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(
         not assets.are_scripts_there(), reason="the page's scripts are not there: `make setup`"
     ),

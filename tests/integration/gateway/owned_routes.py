@@ -6,7 +6,8 @@ from typing import Any
 from schemas import layout
 from schemas.exports import ExportedFile, ParityReport, Quantization, export_id
 from schemas.model import ModelExported, ModelExportStarted
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import until
 
 ENDPOINT = "/webhook_endpoints/{webhook_endpoint}"
 OF_WEBHOOKS = [

@@ -36,8 +36,9 @@ from services.gateway.page.sessions import COOKIE
 from shared.clock import utc_now
 from tests.builders import a_dataset_ref, a_file_ref, a_sha, capabilities
 from tests.integration.gateway.sweep_rows import add_sweep
-from tests.integration.gateway.world import PATIENCE_SECONDS, World, mark, until
+from tests.integration.gateway.world import World, mark
 from tests.reports import a_file_report, a_report, excerpts_of_rows
+from tests.waiting import PATIENCE_SECONDS, until
 
 HOSTILE = '<script>alert("x")</script>&"\'{{7*7}}'
 NUM_STEPS = 2_000

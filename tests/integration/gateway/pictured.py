@@ -21,8 +21,9 @@ from tests.integration.gateway.owned_routes import a_ready_export, of_export, pa
 from tests.integration.gateway.pages import Shown, a_base_with_a_shape, a_pool, a_reported_dataset
 from tests.integration.gateway.test_deployments import the_story
 from tests.integration.gateway.test_mutes import muted, raised
-from tests.integration.gateway.world import ROW, World, until
+from tests.integration.gateway.world import ROW, World
 from tests.reports import a_file_report
+from tests.waiting import until
 
 PRICED = "h100-spot"
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -5,12 +5,13 @@ import pytest
 from schemas.alert import AlertCleared, AlertRule
 from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.pages import logged_in
-from tests.integration.gateway.world import World, until
+from tests.integration.gateway.world import World
+from tests.waiting import until
 
 PAUSES_AT_SPIKES = """
     UPDATE job SET spec = jsonb_set(spec, '{alerts}', '{"loss_spike": "pause"}') WHERE job_id = $1"""
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def alerts_of(world: World, job: str, query: str = "") -> list[dict]:

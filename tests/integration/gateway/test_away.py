@@ -7,9 +7,10 @@ import pytest
 
 from deploy.local.network import answers_ok
 from tests.chaos.scale import note
-from tests.integration.gateway.world import ROW, World, until
+from tests.integration.gateway.world import ROW, World
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 LISTS = [("GET", path) for path in ("/files", "/models", "/fine_tuning/jobs", "/quotas")]
 

@@ -11,7 +11,8 @@ from schemas.training import StepsRecorded, StepValidated
 from tests import browser
 from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import HOSTILE, Shown, add_steps, populate
-from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key, until
+from tests.integration.gateway.world import ENV, ROW, World, a_step, mark, new_key
+from tests.waiting import until
 
 pytestmark = IN_CHROMIUM
 

@@ -17,9 +17,10 @@ from schemas.deployment import (
     UsedSlot,
 )
 from schemas.model import NO_TEMPLATE_SHA256, DeploymentWithdrawn, ModelRegistered
-from tests.integration.gateway.world import Replica, World, mark, until
+from tests.integration.gateway.world import Replica, World, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 HELLO = [{"role": "user", "content": "hello"}]
 WEATHER = {

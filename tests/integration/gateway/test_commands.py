@@ -17,11 +17,12 @@ from services.gateway import tables
 from shared.clock import utc_now
 from shared.postgres.database import Database
 from tests.builders import a_bundle, a_sha
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import PATIENCE_SECONDS, until
 
 IS_WAITING = "SELECT EXISTS (SELECT FROM waiting WHERE aggregate_id = $1)"
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def a_file(world: World, tenant: str = "demo") -> FileRef:
@@ -287,7 +288,7 @@ async def stream(
     headers = {"authorization": f"Bearer {world.keys['demo']}", "accept": "text/event-stream"}
     headers |= {"last-event-id": last} if last else {}
     path, events, event = f"/v1/fine_tuning/jobs/{job}/events", [], {}
-    async with asyncio.timeout(60), world.http.stream("GET", path, headers=headers) as answer:
+    async with asyncio.timeout(PATIENCE_SECONDS), world.http.stream("GET", path, headers=headers) as answer:
         assert answer.status_code == 200
         async for line in answer.aiter_lines():
             name, _, value = line.partition(": ")

@@ -15,7 +15,7 @@ from tests.integration.gateway.pages import HOSTILE, logged_in, logged_in_as_ope
 from tests.integration.gateway.test_quotas import as_operator, decide
 from tests.integration.gateway.world import World, mark
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 ADD_JOB = """
     INSERT INTO job (job_id, tenant, state, spec, created_at) VALUES ($1, $2, 'succeeded', $3::jsonb, now())"""

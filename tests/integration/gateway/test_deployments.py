@@ -16,9 +16,10 @@ from schemas.deployment import (
 )
 from schemas.model import DeploymentWithdrawn, ModelRegistered
 from tests.integration.gateway.pages import logged_in, words_of
-from tests.integration.gateway.world import World, mark, new_key, until
+from tests.integration.gateway.world import World, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 REPLICAS = tuple(
     ReplicaSteps(

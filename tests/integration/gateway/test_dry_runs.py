@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.gateway.world import World, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 LEFT = {
     "job": "SELECT count(*) FROM job WHERE tenant = $1",

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.gateway.world import ENV, World, mark
 from tests.integration.kills import alive, killed_at
 
-pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix]
 
 
 async def unanswered(world: World, request: Callable[[], Awaitable[Any]]) -> None:

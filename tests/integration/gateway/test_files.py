@@ -26,11 +26,12 @@ from services.gateway.removal import UPLOAD_LIMIT
 from shared.clock import utc_now
 from shared.postgres.migrate import migrate
 from tests.builders import a_file_ref, a_sha
-from tests.integration.gateway.world import ENV, World, mark, until
+from tests.integration.gateway.world import ENV, World, mark
 from tests.integration.kills import alive, killed_at
 from tests.integration.scratch import empty_schema
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 def rows(text: str = "") -> bytes:

@@ -14,9 +14,10 @@ from shared.clock import utc_now
 from tests.builders import NOON, a_dataset_ref, a_file_ref, a_sha
 from tests.integration.evaluator_world import a_job
 from tests.integration.gateway.pages import logged_in, words_of
-from tests.integration.gateway.world import World, a_booking, mark, until
+from tests.integration.gateway.world import World, a_booking, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 REASON = "safety: refusals: refusal_points 46.67, expected at least 95"
 MISSED = Criterion(

@@ -23,9 +23,10 @@ from tests.integration.gateway import owned_routes
 from tests.integration.gateway.alerting import raise_alert
 from tests.integration.gateway.owned_routes import ELSE, LISTS, OF_A_JOB
 from tests.integration.gateway.pages import logged_in, words_of
-from tests.integration.gateway.world import ENV, World, digest_of, mark, new_key, until
+from tests.integration.gateway.world import ENV, World, digest_of, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TOO_FAST = b'{"model": "x", "training_file": "x", "retune": {"recipe": {"learning_rate": 1e999}}}'
 FATAL = b'{"model": "x", "messages": [{"role": "user", "content": "x"}], "prompt_logprobs": 0}'

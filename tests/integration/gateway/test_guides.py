@@ -25,9 +25,10 @@ from schemas.specification import Method
 from schemas.training import BundleKind, BundleMetrics, CheckpointWritten, StepsRecorded
 from tests.builders import a_sha
 from tests.documents import ROOT, blocks
-from tests.integration.gateway.world import ROW, World, a_step, mark, until
+from tests.integration.gateway.world import ROW, World, a_step, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 GUIDE = "docs/guides/from-openai.md"
 FIRST_JOB = "docs/guides/first-job.md"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.gateway.world import World
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def test_a_job_that_is_too_large_for_its_readers_is_refused_where_it_is_asked_for(world: World):

@@ -10,9 +10,10 @@ from schemas.job import JobCancelled
 from schemas.specification import EarlyStoppingSpec, Recipe
 from schemas.training import BundleKind, CheckpointWritten, StepsRecorded, StepValidated
 from tests.builders import a_sha
-from tests.integration.gateway.world import a_step, until
+from tests.integration.gateway.world import a_step
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec, JobSpec, Method, Recipe, Resources
 from shared.clock import utc_now
 from tests.builders import a_job_spec, a_sha, capabilities
-from tests.integration.gateway.world import World, a_booking, mark, until
+from tests.integration.gateway.world import World, a_booking, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 GIB = 2**30
 SHORT, FITS, TOO_LONG = 512, 16_384, 32_768

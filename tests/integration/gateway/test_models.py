@@ -12,9 +12,10 @@ from schemas.evaluation import EvalFailed, EvalPassed, EvalStarted, Evidence, Ju
 from schemas.job import JobSucceeded
 from schemas.model import BaseModelRegistered, ModelArchived, ModelDemoted, ModelPromoted, Stage
 from tests.builders import a_sha
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 EVIDENCE = Evidence(
     harness_version="harness 1",

@@ -8,9 +8,10 @@ import pytest
 from schemas.alert import AlertCleared, AlertRaised, AlertRule, AlertsMuted, AlertsUnmuted
 from shared.clock import utc_now
 from tests.integration.gateway.pages import csrf_in, logged_in, words_of
-from tests.integration.gateway.world import World, mark, new_key, until
+from tests.integration.gateway.world import World, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 KEY = "key_1 of tenant"
 

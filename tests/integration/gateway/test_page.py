@@ -28,9 +28,10 @@ from tests.integration.gateway.pages import (
     populate,
     words_of,
 )
-from tests.integration.gateway.world import World, digest_of, mark, new_key, until
+from tests.integration.gateway.world import World, digest_of, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 OF_A_JOB = "/jobs/{running}"
 PAGES = (

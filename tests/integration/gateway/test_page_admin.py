@@ -23,9 +23,10 @@ from tests.integration.gateway.pages import (
     with_failures,
     words_of,
 )
-from tests.integration.gateway.world import World, mark, new_key, until
+from tests.integration.gateway.world import World, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 KEY = re.compile(r"sk-retune-[A-Za-z0-9_-]{20,}")
 

@@ -10,9 +10,10 @@ import pytest
 from schemas.deployment import ReplicaLost
 from schemas.model import ModelRegistered
 from tests.integration.gateway.pages import HOSTILE, csrf_in, logged_in, words_of
-from tests.integration.gateway.world import Replica, World, until
+from tests.integration.gateway.world import Replica, World
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 QUESTION = "What is it?"
 

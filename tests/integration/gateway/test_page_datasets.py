@@ -22,10 +22,11 @@ from tests.integration.gateway.pages import (
     logged_in,
     words_of,
 )
-from tests.integration.gateway.world import ROW, World, mark, new_key, until
+from tests.integration.gateway.world import ROW, World, mark, new_key
 from tests.reports import excerpts_of_rows
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

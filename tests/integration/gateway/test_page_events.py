@@ -16,10 +16,11 @@ from shared.clock import utc_now
 from shared.messaging.retention import Pruning, prune
 from shared.postgres.database import Database
 from tests.integration.gateway.pages import HOSTILE, heard, logged_in, words_of
-from tests.integration.gateway.world import World, mark, new_key, until
+from tests.integration.gateway.world import World, mark, new_key
 from tests.integration.voices import ear
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 ADD_MANY = """
     INSERT INTO recent_event (tenant, type, subject, level, message, topic, partition, record_offset, key, headers,

@@ -11,9 +11,10 @@ import pytest
 from schemas.model import ModelExportFailed, ModelExportProgressed, ModelExportStarted
 from tests.integration.gateway.owned_routes import a_ready_export, of_export, parity
 from tests.integration.gateway.pages import logged_in, words_of
-from tests.integration.gateway.world import World, until
+from tests.integration.gateway.world import World
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 WEIGHTS = b"of a model " * 1_000
 

@@ -26,10 +26,11 @@ from tests.integration.gateway.pages import (
     logged_in,
     words_of,
 )
-from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, until
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key
 from tests.parquet import parquet_of
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def test_what_waits_begins_with_the_head_of_the_queue(world):

@@ -15,7 +15,7 @@ from tests.integration.gateway.pages import csrf_in, logged_in, words_of
 from tests.integration.gateway.sweep_rows import add_sweep
 from tests.integration.gateway.world import World, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 
 ADD_JOB = """
     INSERT INTO job (job_id, tenant, state, spec, created_at, num_steps, last_recorded, is_promoted, held_since,

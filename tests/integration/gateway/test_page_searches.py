@@ -16,7 +16,7 @@ from tests.integration.gateway.pages import HOSTILE, HTML, heard, logged_in, wor
 from tests.integration.gateway.sweep_rows import add_sweep
 from tests.integration.gateway.world import World, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.stack
 
 ADD_FILE = """
     INSERT INTO file (file_id, tenant, sha256, size_bytes, filename, purpose, created_at, state)

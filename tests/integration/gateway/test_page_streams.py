@@ -14,7 +14,7 @@ from tests.integration.gateway.alerting import clear, raise_alert
 from tests.integration.gateway.pages import HOSTILE, HTML, heard, logged_in, lose_node, populate
 from tests.integration.gateway.world import World, a_step, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

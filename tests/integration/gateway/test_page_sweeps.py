@@ -14,7 +14,7 @@ from tests.integration.gateway.pages import csrf_in, logged_in, words_of
 from tests.integration.gateway.sweep_rows import add_sweep
 from tests.integration.gateway.world import World, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ import pytest
 
 from tests.integration.gateway.pages import HOSTILE, csrf_in, heard, logged_in, words_of
 from tests.integration.gateway.test_webhooks import RUNNING, owner, receiver, tenant
-from tests.integration.gateway.world import World, mark, new_key, until
+from tests.integration.gateway.world import World, mark, new_key
+from tests.waiting import until
 
 __all__ = ["owner", "receiver", "tenant"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{20,}=*")
 

@@ -10,7 +10,7 @@ from openai.types import Model
 
 from tests.integration.gateway.world import World, mark, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def walked(ask: Callable[[dict[str, Any]], Awaitable[httpx.Response]], **params: Any) -> list[Any]:

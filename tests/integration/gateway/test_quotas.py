@@ -12,9 +12,10 @@ from schemas.base import CommandRefused, FileRef
 from schemas.cost import BudgetReached, CostAccrued
 from schemas.job import JobCancelled, JobSubmitted, SubmitJob
 from shared.clock import utc_now
-from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key, until
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, World, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def as_operator(world: World, method: str, path: str, **options: Any) -> httpx.Response:

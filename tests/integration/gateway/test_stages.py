@@ -21,9 +21,10 @@ from shared.clock import utc_now
 from tests.builders import a_bundle, a_file_ref, a_sha
 from tests.integration.gateway.test_commands import a_file, shown
 from tests.integration.gateway.test_measurements import say_verified
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PAIR = json.dumps({"prompt": "a", "chosen": "b", "rejected": "c"}).encode() + b"\n"
 

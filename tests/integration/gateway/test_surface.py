@@ -9,9 +9,10 @@ import pytest
 from schemas.base import CommandRefused
 from schemas.dataset import DatasetDeleted
 from tests.builders import a_sha
-from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, mark, new_key, until
+from tests.integration.gateway.world import MAX_UPLOAD_BYTES, ROW, mark, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from schemas.sweep import (
 )
 from shared.clock import utc_now
 from tests.builders import a_file_ref, a_sha
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 RATE = {"low": 1e-5, "high": 1e-3, "log": True}
 PARAMETERS = {"learning_rate": RATE, "lora.rank": {"choices": [8, 16]}}

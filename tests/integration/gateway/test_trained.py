@@ -12,9 +12,10 @@ from schemas.job import JobCancelled, JobSucceeded, SubmitJob
 from schemas.model import ModelArchived
 from tests.builders import a_sha
 from tests.integration.gateway.test_commands import a_file, shown
-from tests.integration.gateway.world import World, mark, until
+from tests.integration.gateway.world import World, mark
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 async def submit(world: World, model: str, *, tenant: str = "demo", **recipe: Any) -> Any:

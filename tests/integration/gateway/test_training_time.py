@@ -16,11 +16,12 @@ from shared.clock import utc_now
 from tests.builders import NOON, a_sha
 from tests.integration.gateway.pages import csrf_in, logged_in, words_of
 from tests.integration.gateway.test_memory import a_pool, base
-from tests.integration.gateway.world import World, a_step, until
+from tests.integration.gateway.world import World, a_step
+from tests.waiting import until
 
 __all__ = ["base"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TOKENS = 1_000
 STEPS = 5

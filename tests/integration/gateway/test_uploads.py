@@ -9,8 +9,9 @@ import pytest
 
 from tests.integration.gateway.world import MAX_UPLOAD_BYTES, World
 from tests.parquet import parquet_of
+from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 class TestUploads:
@@ -152,7 +153,7 @@ async def raw(world: World, request: bytes) -> bytes:
     try:
         writer.write(request)
         await writer.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head)
             assert length is not None, head

@@ -13,11 +13,12 @@ import pytest
 
 from schemas.job import JobPaused, JobRunning, PauseReason
 from tests.documents import blocks
-from tests.integration.gateway.world import ENV, PATIENCE_SECONDS, World, mark, new_key, until
+from tests.integration.gateway.world import ENV, World, mark, new_key
 from tests.integration.kills import alive, killed_at, second_process
 from tests.integration.receiver import NEVER, Receiver, receiving
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 RUNNING = "retune.job.running"
 FORGED = {"webhook-id": "evt_1", "webhook-timestamp": "1", "webhook-signature": "v1,x"}

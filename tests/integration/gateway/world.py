@@ -4,8 +4,7 @@ import asyncio
 import hashlib
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -46,8 +45,8 @@ from tests.builders import NOON, a_file_ref, a_job_spec, a_preparation, a_sha
 from tests.integration.gateway import replica_answers
 from tests.integration.voices import Ear, Voices, ear, voices
 from tests.node_keys import signer_of
+from tests.waiting import until
 
-PATIENCE_SECONDS = 60.0
 MEASURED = BundleMetrics(train_loss=2.0, valid_loss=2.5)
 MAX_UPLOAD_BYTES = 1024 * 1024
 ENV = {
@@ -457,14 +456,6 @@ def a_step(step: int) -> StepMetrics:
 
 def digest_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (result := await condition()):
-        assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS:g} s for {what}"
-        await asyncio.sleep(0.05)
-    return result
 
 
 @asynccontextmanager

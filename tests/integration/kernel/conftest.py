@@ -1,8 +1,7 @@
 """A producer that writes as the provisioner, and waiting for conditions."""
 
-import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,22 +25,6 @@ from tests.integration.kernel import counting
 from tests.integration.kernel.victim import Victim
 
 NODE_EVENTS = "node.events"
-PATIENCE_SECONDS = 120.0
-"""Longer than a process takes to start on a busy machine."""
-
-
-async def until(
-    condition: Callable[[], Awaitable[Any]], what: str, *, patience_seconds: float = PATIENCE_SECONDS
-) -> Any:
-    """Wait for a condition, and say which one did not come."""
-    try:
-        async with asyncio.timeout(patience_seconds):
-            while True:
-                if result := await condition():
-                    return result
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"waited {patience_seconds:g} s for: {what}") from None
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,13 @@ from shared.messaging.unit import Task, Unit
 from shared.postgres.database import is_unavailable
 from shared.retry import RetryPolicy
 from shared.telemetry.metrics import TASKS_DUE, TASKS_SET_ASIDE, TASKS_WAITING
-from tests.integration.kernel.conftest import new_key, until
+from tests.integration.kernel.conftest import new_key
 from tests.integration.kernel.shaky import Shaky, database
+from tests.waiting import until
 
 __all__ = ["database"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 class Chore(Task, frozen=True):

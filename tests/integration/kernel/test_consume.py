@@ -7,7 +7,8 @@ from secrets import token_hex
 import pytest
 
 from schemas.envelope import Envelope, to_headers
-from tests.integration.kernel.conftest import Writer, costs_of, new_key, until
+from tests.integration.kernel.conftest import Writer, costs_of, new_key
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 

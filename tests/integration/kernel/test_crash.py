@@ -7,9 +7,10 @@ import pytest
 from schemas.parked import ReplayParked
 from shared.messaging.reader import send
 from tests.chaos.scale import note
-from tests.integration.kernel.conftest import costs_of, new_key, until
+from tests.integration.kernel.conftest import costs_of, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.stack, pytest.mark.crash_matrix]
 
 FAILPOINTS = (
     "consume.decoded",

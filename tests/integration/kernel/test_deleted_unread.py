@@ -15,9 +15,10 @@ from deploy.local.site import site
 from deploy.local.stack import Stack
 from shared.service import Service
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 PARTITION = TopicPartition(NODE_EVENTS, 0)
 GONE = "records were gone before they were read"

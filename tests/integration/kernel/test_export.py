@@ -9,10 +9,11 @@ from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.integration.kernel.conftest import Writer, new_key, until
+from tests.integration.kernel.conftest import Writer, new_key
 from tests.integration.kernel.victim import Victim
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 
 SPAN = "node.events process"

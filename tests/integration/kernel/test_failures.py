@@ -28,12 +28,13 @@ from shared.postgres.database import Database
 from shared.record import Record
 from shared.retry import RetryPolicy
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
 from tests.integration.kernel.shaky import database
+from tests.waiting import until
 
 __all__ = ["database"]
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 offsets = itertools.count(10**9)
 """Beyond what any record of the log has."""

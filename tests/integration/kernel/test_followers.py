@@ -15,9 +15,10 @@ from shared.messaging.reader import send
 from shared.postgres.database import Database
 from shared.record import Record
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, Writer, costs_of, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, costs_of, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 offsets = itertools.count(2 * 10**9)
 """Beyond what any record of the log has."""

@@ -13,7 +13,7 @@ from shared.messaging.leader import Leader, require_lead
 from shared.messaging.lease import Lease, LeaseLost
 from shared.postgres.database import Database
 from tests.chaos.scale import note
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 

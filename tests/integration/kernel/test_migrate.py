@@ -13,7 +13,7 @@ from deploy.local.stack import Stack
 from shared.postgres.migrate import MigrationError, migrate
 from tests.integration.scratch import empty_schema
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 COLUMNS = """
     SELECT table_name, column_name, data_type, is_nullable, column_default IS NULL FROM information_schema.columns

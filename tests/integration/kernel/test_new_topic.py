@@ -19,7 +19,8 @@ from shared.settings import Timing
 from tests.chaos.source import Source, a_batch
 from tests.handlers import handle_the_rest
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, new_key
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 
@@ -82,8 +83,8 @@ async def test_no_topic_waits_for_the_sessions_of_former_members(
         async with counting.build(settings).running():
             await writer.good(new)
             await runner.all([a_batch(old)] * 3)
-            await until(lambda: has_effect(db, new), "a record of the topic that is new", patience_seconds=60)
-            await until(lambda: has_effect(db, old), "a record of the others", patience_seconds=60)
+            await until(lambda: has_effect(db, new), "a record of the topic that is new")
+            await until(lambda: has_effect(db, old), "a record of the others")
             members = await static_members(admin, GROUP)
     now = member_name(PROCESS, [topic.name for topic in LISTENS[GROUP]])
     assert members.keys() == {OTHER_PROCESS, now}
@@ -96,9 +97,7 @@ async def run_release_before(settings: counting.Settings, monkeypatch: pytest.Mo
         before.setitem(LISTENS, GROUP, heard)
         service = handle_the_rest(Service(GROUP, settings))
         async with service.running():
-            await until(
-                lambda: is_member(service), "the release before to be in the group", patience_seconds=60
-            )
+            await until(lambda: is_member(service), "the release before to be in the group")
 
 
 async def is_member(service: Service) -> bool:

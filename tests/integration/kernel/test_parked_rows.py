@@ -15,7 +15,7 @@ from shared.messaging.consumer import Consumer
 from shared.record import Record
 from tests.integration.kernel.conftest import NODE_EVENTS, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 offsets = itertools.count(uuid4().int % 10**15 + 10**9)
 """Beyond what any record of the log has, and others in each run."""

@@ -7,7 +7,7 @@ from shared.messaging.kafka import kafka_producer
 from shared.messaging.login import Login
 from shared.messaging.partitions import Partition, PartitionReader
 from shared.messaging.turns import DAY_SECONDS, TenantLimit, Turns
-from tests.integration.kernel.conftest import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 

@@ -21,10 +21,11 @@ from shared.messaging.reader import TopicReader
 from shared.messaging.relay import SET_ASIDE_BEHIND, Relay, SendFailed
 from shared.messaging.unit import INSERT_OUTBOX, Unit
 from tests.chaos.scale import note
-from tests.integration.kernel.conftest import new_key, until
+from tests.integration.kernel.conftest import new_key
 from tests.integration.test_retune import retune
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 IS_PUBLISHED = """
     SELECT NOT EXISTS (SELECT FROM unpublished WHERE unpublished.id = outbox.id) FROM outbox WHERE aggregate_id = $1"""

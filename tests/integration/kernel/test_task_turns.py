@@ -16,7 +16,7 @@ from shared.messaging.unit import Task, Unit
 from shared.postgres.database import Database
 from shared.settings import Timing
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 INSERT_MANY = """
     INSERT INTO task (kind, key, tenant, payload)

@@ -35,9 +35,10 @@ from shared.service import Service, WrongTopics
 from shared.settings import Timing
 from shared.telemetry import tracing
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, costs_of, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, costs_of, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TAKE_LEASE = """
     UPDATE lease SET owner = 'another', token = token + 1, expires_at = clock_timestamp() + interval '1 hour'"""

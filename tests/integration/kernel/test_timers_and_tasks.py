@@ -11,7 +11,8 @@ from shared.errors import Rejected
 from shared.messaging.unit import Task, Unit
 from shared.service import Service
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import new_key, until
+from tests.integration.kernel.conftest import new_key
+from tests.waiting import until
 
 pytestmark = pytest.mark.stack
 

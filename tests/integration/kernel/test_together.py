@@ -12,10 +12,11 @@ from shared.messaging.consumer import Handler
 from shared.messaging.unit import Unit
 from shared.service import Service
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key
 from tests.integration.kernel.victim import Victim
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 HOSTILE = """
     SELECT event_id, reason, xmin::text AS tx FROM parked

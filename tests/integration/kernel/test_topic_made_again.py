@@ -19,9 +19,10 @@ from shared.service import Service
 from tests.chaos import pipeline
 from tests.chaos.scale import note
 from tests.integration.kernel import counting
-from tests.integration.kernel.conftest import Writer, new_key, until
+from tests.integration.kernel.conftest import Writer, new_key
+from tests.waiting import PATIENCE_SECONDS, until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 TOPIC = PARKED_COMMANDS.name
 REFUSED = """
@@ -141,7 +142,7 @@ async def test_who_looks_from_outside_sees_how_far_the_group_has_read(
 ):
     """A tool's `Lag` measures nothing before, as a service's does, and so has no ids of topics."""
     await until_refused(db, await operator.send(4))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await pipeline.caught_up(stack, "tracker")
 
 

@@ -18,9 +18,10 @@ from shared.messaging.unit import Unit
 from shared.messaging.waiting import WaitingMessages
 from shared.postgres.database import Database
 from shared.record import Record
-from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key, until
+from tests.integration.kernel.conftest import NODE_EVENTS, Writer, new_key
+from tests.waiting import until
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 offsets = itertools.count(3 * 10**9)
 """Beyond what any record of the log has."""

@@ -13,7 +13,7 @@ from shared.messaging.waiting import WaitingMessages
 from shared.record import Record
 from tests.integration.kernel.conftest import NODE_EVENTS, new_key
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 OFFSET = 2 * 10**9
 """Beyond what any record of the log has."""

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 120.0
+from tests.waiting import PATIENCE_SECONDS
+
 RENEW_OFTEN = {"TIMING_LEASE_RENEW": "PT0.1S"}
 
 

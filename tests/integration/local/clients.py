@@ -13,8 +13,6 @@ from deploy.local.stack import Stack
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-PATIENCE_SECONDS = 20
-
 
 def kafka_login(stack: Stack, user: str, password: str | None = None) -> dict[str, Any]:
     return {

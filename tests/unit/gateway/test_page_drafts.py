@@ -20,6 +20,7 @@ from services.gateway.requests import CreateJob
 from shared.errors import Refused
 from tests.builders import NOON, a_file_ref, a_sha, capabilities
 from tests.unit.gateway.test_page_views import a_job
+from tests.waiting import PATIENCE_SECONDS
 
 HOSTILE = 'it\'s "$(touch x)" `y` \\ %s {{7*7}}\nnext'
 FILES = ("file-a", "file-b", "file-c")
@@ -77,7 +78,7 @@ def arguments_of(program: str, text: str) -> list[str]:
     script = f"{program}() {{ printf '%s\\0' \"$@\"; }}\n{text}"
     environment = {"RETUNE_BASE_URL": "http://gateway/v1", "RETUNE_API_KEY": "sk-retune-x"}
     answer = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, check=True, timeout=20
+        ["bash", "-c", script], env=environment, capture_output=True, check=True, timeout=PATIENCE_SECONDS
     )
     return answer.stdout.decode().split("\0")[:-1]
 

@@ -98,7 +98,6 @@ SPOILED = {
 }
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
 class TestWhatIsRefused:
     @pytest.mark.parametrize("training_template", [None, "{% generation %}x{% endgeneration %}"])

@@ -14,6 +14,7 @@ import pytest
 from schemas.base import DeviceKind
 from shared.device_leases import fence
 from shared.device_leases.lease import HeldLease
+from tests.waiting import PATIENCE_SECONDS
 
 PROGRAM = """
 import subprocess, sys, time
@@ -23,7 +24,6 @@ end_with_lease()
 print(child.pid, flush=True)
 time.sleep(60)
 """
-PATIENCE_SECONDS = 20.0
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from shared.messaging.kafka_health import (
     wait_until_available,
 )
 from shared.tls import Tls
+from tests.waiting import PATIENCE_SECONDS
 
 WINDOW_SECONDS = 0.01
 SETTINGS = SimpleNamespace(
@@ -132,7 +133,7 @@ async def test_a_client_that_never_stops_is_given_up(monkeypatch):
             await asyncio.Event().wait()
 
     monkeypatch.setattr(kafka_health, "STOP_SECONDS", WINDOW_SECONDS)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async with started(Busy()):
             pass
 

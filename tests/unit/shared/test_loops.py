@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from shared.loops import repeat
 from shared.messaging.kafka_health import ClientUnresponsive
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -42,4 +43,4 @@ async def test_a_loop_does_not_continue_with_a_client_that_is_stuck():
         raise ClientUnresponsive("Kafka answers")
 
     with pytest.raises(ClientUnresponsive):
-        await asyncio.wait_for(repeat(timedelta(), is_stuck), 10)
+        await asyncio.wait_for(repeat(timedelta(), is_stuck), PATIENCE_SECONDS)

@@ -7,6 +7,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from shared.messaging import relay
 from shared.messaging.relay import Relay
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Producer:
@@ -39,7 +40,7 @@ async def test_a_line_that_is_cut_before_its_producer_has_started_ends_no_proces
     monkeypatch.setattr(relay, "POLL_SECONDS", 0.0)
     parts: Any = (None, Producer, Nobody())
     running = asyncio.create_task(Relay(*parts, service="tracker", renew_seconds=0.01).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.wait(
             {running, asyncio.create_task(Producer.started.wait())}, return_when=asyncio.FIRST_COMPLETED
         )

@@ -13,6 +13,7 @@ from shared.certificates import digest_of, new_pair
 from shared.clock import utc_now
 from shared.replica_http import FORGOTTEN_AFTER_SECONDS, Exact, address, replica_client, route_of
 from shared.tls import Tls
+from tests.waiting import PATIENCE_SECONDS
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -127,6 +128,6 @@ async def test_connections_to_replicas_that_left_are_closed(tmp_path):
         assert not left.connections[0].is_closing()
         clock[0] += 1
         await http.get(url)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await left.connections[0].wait_closed()
         assert len(stays.connections) == 1

@@ -23,6 +23,7 @@ from shared.ports import free_port
 from shared.server import Server, serve
 from shared.slow_clients import PacedConnection
 from shared.tls import Tls
+from tests.waiting import PATIENCE_SECONDS
 
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 SETTINGS = SimpleNamespace(http_host="127.0.0.1", http_port=0, tls=Tls(), listener_of_nodes=None)
@@ -103,7 +104,10 @@ server.serve(app, settings, on_stop=ends.set)
 def test_a_process_that_is_asked_to_stop_does_so_with_streams_open(tmp_path, path, ends_whole):
     port = free_port()
     argv = [sys.executable, "-c", program(port)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process, httpx.Client(timeout=30) as client:
+    with (
+        subprocess.Popen(argv, stdout=subprocess.PIPE) as process,
+        httpx.Client(timeout=PATIENCE_SECONDS) as client,
+    ):
         assert process.stdout.readline() == b"up\n"
         answer = client.send(client.build_request("GET", until_listening(port, path)), stream=True)
         parts = answer.iter_bytes()
@@ -114,7 +118,7 @@ def test_a_process_that_is_asked_to_stop_does_so_with_streams_open(tmp_path, pat
         else:
             with pytest.raises(httpx.RemoteProtocolError):
                 next(parts)
-        assert process.wait(timeout=30) == -signal.SIGTERM
+        assert process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGTERM
 
 
 def program(port: int, second: str = "None") -> str:
@@ -130,7 +134,7 @@ def two_listeners():
         assert process.stdout.readline() == b"up\n"
         yield port, second
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == -signal.SIGTERM
+        assert process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGTERM
 
 
 def test_a_second_listener_is_answered_by_the_same_process_and_stops_with_it():
@@ -138,7 +142,7 @@ def test_a_second_listener_is_answered_by_the_same_process_and_stops_with_it():
         begun = []
         for port in ports:
             url = until_listening(port, "/until-stop")
-            parts = streams.enter_context(httpx.stream("GET", url, timeout=30)).iter_bytes()
+            parts = streams.enter_context(httpx.stream("GET", url, timeout=PATIENCE_SECONDS)).iter_bytes()
             begun.append(next(parts))
         assert begun == [f"{port} ".encode() for port in ports], "each by its own port"
 
@@ -148,7 +152,7 @@ def test_neither_listener_takes_a_connection_while_answers_end():
     longer = program(port, f"Address('127.0.0.1', {second})").replace("STOP_SECONDS = 1", "STOP_SECONDS = 3")
     with subprocess.Popen([sys.executable, "-c", longer], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"up\n"
-        with httpx.stream("GET", until_listening(second, "/for-ever"), timeout=30) as answer:
+        with httpx.stream("GET", until_listening(second, "/for-ever"), timeout=PATIENCE_SECONDS) as answer:
             assert next(answer.iter_bytes()) == f"{second} ".encode()
             process.send_signal(signal.SIGTERM)
             for each in (port, second):
@@ -166,7 +170,7 @@ def test_a_port_that_is_taken_for_the_second_listener_ends_the_process():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"Address('127.0.0.1', {taken.getsockname()[1]})"
         argv = [sys.executable, "-c", program(free_port(), address)]
-        assert subprocess.run(argv, check=False, timeout=30).returncode == server.START_FAILED
+        assert subprocess.run(argv, check=False, timeout=PATIENCE_SECONDS).returncode == server.START_FAILED
 
 
 def until_listening(port: int, path: str) -> str:

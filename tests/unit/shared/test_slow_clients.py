@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ from starlette.routing import Route
 
 from shared import slow_clients
 from shared.slow_clients import PacedConnection
+from tests.waiting import PATIENCE_SECONDS, until
 
 LOOK_SECONDS = 0.05
-PATIENCE_SECONDS = 30.0
 GET = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 
@@ -92,12 +92,6 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
         client.close()
     server.should_exit = server.force_exit = True
     await serving
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the server announces nothing
-            await asyncio.sleep(0.005)
 
 
 async def with_timeout(step: Awaitable[Any]) -> Any:

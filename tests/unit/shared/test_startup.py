@@ -9,6 +9,7 @@ from shared import startup
 from shared.messaging.kafka import KafkaFailed
 from shared.retry import RetryPolicy
 from shared.startup import Startup
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ async def test_it_continues_without_postgres_and_what_needs_it_begins_once_it_is
     waiting = asyncio.create_task(start.then(loop))
     for _ in range(100):
         postgres.was_tried.clear()
-        await asyncio.wait_for(postgres.was_tried.wait(), 10)
+        await asyncio.wait_for(postgres.was_tried.wait(), PATIENCE_SECONDS)
     assert (start.is_done, steps) == (False, [])
     postgres.is_there.set()
     await asyncio.wait_for(waiting, 10)

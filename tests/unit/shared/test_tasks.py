@@ -12,6 +12,7 @@ from shared.errors import CorruptObject, Rejected, StorageUnavailable
 from shared.messaging.tasks import TaskKind, Tasks, unavailable_dependency
 from shared.messaging.unit import Task
 from shared.postgres.database import Silent
+from tests.waiting import PATIENCE_SECONDS
 
 NOT_REACHED = OSError(113, "No route to host")
 S3 = StorageUnavailable("GET x: 503")
@@ -67,7 +68,7 @@ async def test_of_many_idle_workers_none_asks_without_a_wake():
     for kind in (Nothing, NothingElse):
         working.on(TaskKind(kind, ignore, ignore, ignore, attempts=1, concurrency=4))
     running = asyncio.create_task(working.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await idle.are_asked.wait()
     for _ in range(100):
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shared.messaging.wake import wait_for_wake
+from tests.waiting import PATIENCE_SECONDS
 
 LONG_SECONDS = 60.0
 
@@ -14,7 +15,7 @@ async def test_a_wake_reaches_all_and_is_used_up():
     waiting = [asyncio.create_task(wait_for_wake(wake_event, at_most_seconds=LONG_SECONDS)) for _ in range(3)]
     await asyncio.sleep(0)
     wake_event.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*waiting)
     assert not wake_event.is_set()
 

@@ -16,6 +16,7 @@ from services.trainer_agent.runner import bundles
 from services.trainer_agent.runner.bundles import Identity, Uploader
 from shared.storage.objects import ObjectHead
 from shared.storage.testing import FakeObjectStore
+from tests.waiting import until
 
 SHA = "a" * 64
 RESUME = BundleRef(attempt=1, step=4, manifest_sha256=SHA)
@@ -111,12 +112,6 @@ def steps(reports) -> list[int]:
     return [report.bundle.step for report in reports]
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is a test's own
-            await asyncio.sleep(0)
-
-
 async def test_a_bundle_exists_once_its_manifest_does(uploader, objects, reports, tmp_path):
     uploader.offer(saved(tmp_path, 5))
     await uploader.finish()
@@ -143,9 +138,9 @@ async def test_a_last_bundle_waits_for_nobody(uploader, objects, reports, tmp_pa
     objects.open.clear()
     uploader.offer(saved(tmp_path, 5))
     uploader.offer(saved(tmp_path, 6))
-    await until(lambda: objects.waiting == 1)
+    await until(lambda: objects.waiting == 1, every=0)
     uploader.offer(saved(tmp_path, 7, kind))
-    await until(lambda: objects.waiting == 2)
+    await until(lambda: objects.waiting == 2, every=0)
     objects.open.set()
     await uploader.finish()
     assert steps(reports) == [7]
@@ -172,7 +167,7 @@ async def test_the_manifest_waits_for_the_parts_of_all_nodes(uploader, objects, 
     bundle = saved(tmp_path, 5, BundleKind.FINAL, others=1)
     uploader.offer(bundle)
     mine, theirs = bundle.all_parts
-    await until(lambda: objects.looks == 1)
+    await until(lambda: objects.looks == 1, every=0)
     assert part_key(mine, 5) in objects.objects
     assert layout.checkpoint("ftjob-1", 2, 5) not in objects.objects
     await objects.put_bytes(part_key(theirs, 5), content_of(theirs.path))
@@ -204,7 +199,7 @@ async def test_another_node_stores_its_parts_and_no_manifest(objects, reports, t
 async def test_an_aborted_upload_leaves_no_manifest(uploader, objects, reports, tmp_path):
     objects.open.clear()
     uploader.offer(saved(tmp_path, 5, BundleKind.FINAL))
-    await until(lambda: objects.waiting == 1)
+    await until(lambda: objects.waiting == 1, every=0)
     await uploader.abort()
     await uploader.finish()
     assert (objects.objects, reports, uploader.last) == ({}, [], None)

@@ -13,6 +13,7 @@ from services.trainer_agent.runner.metrics import MetricsBatch
 from services.trainer_agent.runner.reporting import Heartbeat
 from shared.nodes import fence
 from shared.nodes.fence import GrantReader
+from tests.waiting import PATIENCE_SECONDS
 
 NODE = "a-job-e1-n0"
 
@@ -37,7 +38,7 @@ def reader(file, monkeypatch):
 
 class TestGrant:
     def until(self, condition) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come"
 
