@@ -24,6 +24,10 @@ COPY_EVENTS = """
      LIMIT $3"""
 COLOURS = "(element) => [getComputedStyle(element).color, getComputedStyle(element).backgroundColor]"
 LIVE = "#live[data-state=live]"
+COUNT_PARTS = """window.numParts = 0;
+window.EventSource = class extends EventSource {
+    constructor(url) { super(url); this.addEventListener("part", () => { numParts += 1; }); }
+};"""
 LOG_LINES = """async () => {
     const { src } = document.querySelector("script[src*='curves']"), text = await (await fetch(src)).text();
     const { powers } = await import(new URL(text.match(/"([^"]*axes.js)"/)[1], src));
@@ -242,6 +246,33 @@ async def test_jobs_are_drawn_over_each_other(world, shown, chromium):
         await expect(page.locator("#compared-jobs")).to_contain_text("$77.50")
         await expect(chart.locator("canvas")).to_be_visible()
         assert not [url for url in asked if f"/jobs/{shown.running}/curve" in url]
+
+
+async def test_what_is_pressed_or_asked_about_is_not_replaced_meanwhile(world, shown, chromium):
+    """A click on a link that is replaced between the press and the release of the pointer would be lost."""
+    async with browser.visiting(chromium, world) as page:
+        await page.add_init_script(COUNT_PARTS)
+
+        async def has_part() -> bool:
+            return await page.evaluate("numParts > 0")
+
+        await page.goto(f"/compare?runs={shown.gated},{shown.failed}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("link", name="make baseline").hover()
+        await page.mouse.down()
+        await world.db.execute("UPDATE job SET cost = 66.25 WHERE job_id = $1", shown.gated)
+        await until(has_part, "the change of what is pressed")
+        await page.mouse.up()
+        await page.wait_for_url(f"**/compare?runs={shown.failed},{shown.gated}")
+        job = await world.a_running_job()
+        await page.goto(f"/jobs?q={job.removeprefix('ftjob-')}")
+        await expect(page.locator(LIVE)).to_be_visible()
+        await page.get_by_role("button", name="Cancel…").click()
+        await world.db.execute("UPDATE job SET cost = 77.25 WHERE job_id = $1", job)
+        await until(has_part, "the change of what is asked about")
+        await expect(page.locator("#list")).not_to_contain_text("$77.25")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#list")).to_contain_text("$77.25")
 
 
 async def test_a_question_is_answered_by_both_side_by_side(world, shown, chromium, replica):

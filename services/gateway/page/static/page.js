@@ -126,10 +126,15 @@ function search(event) {
 }
 if (location.hash === "#q") $("[data-filter]")?.focus();
 
-// Replaces what is in an element and keeps the focus, the scroll position and an open dialog.
+// Replaces what is in an element and keeps the focus, the scroll position and an open dialog. Never between the press
+// and the release of a pointer in it: a link or a button that is replaced between the two is not clicked.
+let pressed = null;
+const held = new Map();
 function put(id, html) {
+  held.delete(id);
   const element = document.getElementById(id);
-  if (!element || element.innerHTML === html || $("dialog[open]", element)) return;
+  if (!element || element.innerHTML === html) return;
+  if (element.contains(pressed) || $("dialog[open]", element)) { held.set(id, html); return; }
   const focused = element.contains(document.activeElement) ? focusables(element).indexOf(document.activeElement) : -1;
   const chosen = $$("input:checked[id]", element).map((each) => each.id);
   element.innerHTML = html;
@@ -138,6 +143,11 @@ function put(id, html) {
   window.htmx?.process(element);
   document.dispatchEvent(new CustomEvent("part"));
 }
+const putHeld = () => [...held].forEach(([id, html]) => put(id, html));
+addEventListener("pointerdown", ({ button, target }) => { if (button === 0) pressed = target; }, true);
+// The click comes after the release; a menu or a drag takes its place.
+for (const release of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(release, () => setTimeout(() => { pressed = null; putHeld(); }), true);
+document.addEventListener("close", putHeld, true);
 const focusables = (root) => $$("a,button,input,select,textarea", root);
 
 // The stream. Ours is a new EventSource after each end: the browser's own gives up for good after one refusal.
