@@ -127,7 +127,7 @@ function search(event) {
 if (location.hash === "#q") $("[data-filter]")?.focus();
 
 // Replaces what is in an element and keeps the focus, the scroll position and an open dialog. Never between the press
-// and the release of a pointer in it: a link or a button that is replaced between the two is not clicked.
+// and the release of a pointer or of the space bar in it: what is replaced between the two is not clicked.
 let pressed = null;
 const held = new Map();
 function put(id, html) {
@@ -145,8 +145,9 @@ function put(id, html) {
 }
 const putHeld = () => [...held].forEach(([id, html]) => put(id, html));
 addEventListener("pointerdown", ({ button, target }) => { if (button === 0) pressed = target; }, true);
+addEventListener("keydown", ({ key, target }) => { if (key === " ") pressed = target; }, true);
 // The click comes after the release; a menu or a drag takes its place.
-for (const release of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(release, () => setTimeout(() => { pressed = null; putHeld(); }), true);
+for (const release of ["pointerup", "pointercancel", "contextmenu", "keyup"]) addEventListener(release, () => setTimeout(() => { pressed = null; putHeld(); }), true);
 document.addEventListener("close", putHeld, true);
 const focusables = (root) => $$("a,button,input,select,textarea", root);
 
