@@ -1,13 +1,14 @@
-"""How several processes share the tests out, and how often those of the crash matrix come."""
+"""How several processes share the tests out, how often those of the crash matrix come, what examples properties get."""
 
 import gc
 import logging
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.chaos.scale import scaled, seed
+from tests.chaos.scale import Scale, scale, scaled, seed
 
 ONE_BY_ONE = {
     "tests/serving/": "models",
@@ -34,6 +35,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 def pytest_configure() -> None:
     gc.disable()
+    # A slow machine breaks no property; CI gives a change the same examples each time, the night others.
+    hypothesis.settings.register_profile(
+        "retune",
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        derandomize=scale() is Scale.CHANGE,
+    )
+    hypothesis.settings.load_profile("retune")
 
 
 def pytest_collection_finish() -> None:

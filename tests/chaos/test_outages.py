@@ -182,8 +182,8 @@ async def test_a_line_that_falls_silent_is_noticed(pair: Stack, lines: Fronts, l
             seconds = time.monotonic() - began
             note("line silent", seconds_to_recover=seconds)
             lines.postgres.heal()
-            # The line itself, then what the dead connection has locked.
-            assert seconds < 2 * SILENCE_SECONDS + 10, f"repeat with CHAOS_SEED={seed()}"
+            # The line itself, then what the dead connection has locked. Linux alone takes a quarter of an hour.
+            assert seconds < 2 * SILENCE_SECONDS + 60, f"repeat with CHAOS_SEED={seed()}"
 
 
 async def test_a_line_that_falls_silent_while_a_transaction_holds_locks(

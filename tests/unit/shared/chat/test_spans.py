@@ -60,7 +60,7 @@ PIECES = st.lists(
 
 
 @for_all(contents=st.lists(PIECES.map("".join), min_size=2, max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_derived_answers_are_those_that_marks_give_whatever_is_said(contents: list[str]) -> None:
     messages = tuple(
         ChatMessage(("user", "assistant")[index % 2], text, f"messages[{index}].content")
