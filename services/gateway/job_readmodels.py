@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Literal
 
 from schemas.lifecycle import JobState
-from services.gateway.filters import ListFilter, escaped, patterns
+from services.gateway.filters import ListFilter, Order, escaped, patterns
 from services.gateway.model import Evaluation, Job, JobEvent, ModelVersion, Route, Row, StoredFile
 from services.gateway.readmodels import (
     EVALUATION_COLUMNS,
@@ -108,24 +108,21 @@ WORST = f"""
              WHEN state = 'succeeded' THEN 1
              ELSE 0 END,
         created_at)"""
-JOB_ORDERS: Mapping[JobOrder, str] = {
-    "created": "created_at",
-    "worst": WORST,
-    "ended": "coalesce(finished_at, 'infinity')",
-    "cost": "cost",
-    "loss": "-coalesce(valid_loss, 'infinity')",
+JOB_ORDERS: Mapping[JobOrder, Order] = {
+    "created": Order("created_at"),
+    "worst": Order(WORST),
+    "ended": Order("coalesce(finished_at, 'infinity')"),
+    "cost": Order("cost"),
+    "loss": Order("-coalesce(valid_loss, 'infinity')"),
 }
-"""What a list of jobs is sorted by, the greatest first."""
 
 
-def jobs_by(order: JobOrder) -> str:
-    value = JOB_ORDERS[order]
+def jobs_by(name: JobOrder) -> str:
+    order = JOB_ORDERS[name]
     return f"""
         SELECT {JOB_COLUMNS} {MATCHING_JOBS}
-           AND ($9::text[] IS NULL OR state = ANY ($9))
-           AND ($10::text IS NULL OR ({value}, job_id) <
-                (SELECT {value}, job_id FROM job WHERE job_id = $10 AND tenant = $1))
-         ORDER BY {value} DESC, job_id DESC LIMIT $11"""
+           AND ($9::text[] IS NULL OR state = ANY ($9)) AND {order.after("$10", "job", "job_id")}
+         {order.by("job_id")} LIMIT $11"""
 
 
 LIST_JOBS = jobs_by("created")

@@ -1,10 +1,11 @@
 """SQL of the read models: what requests ask of what events have said. They are written in `projections`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from schemas.node import PoolCapacityChanged
 from schemas.specification import DatasetPolicy, DatasetSpec
-from services.gateway.filters import EVERYTHING, ListFilter
+from services.gateway.filters import EVERYTHING, ListFilter, Order
 from services.gateway.model import (
     BaseModelDetail,
     Checkpoint,
@@ -128,14 +129,28 @@ TRAINING_FILE = """
       WHERE file.tenant = dataset.tenant AND file.state = 'uploaded'
         AND sha256 = coalesce(detail #>> '{files,training}', files[1])
       ORDER BY file.created_at DESC LIMIT 1)"""
-LIST_DATASETS = f"""
-    SELECT {columns(Dataset)} FROM dataset
-     WHERE tenant = $1
-       AND ($2::text IS NULL OR (created_at, dataset_id) <
-            (SELECT created_at, dataset_id FROM dataset WHERE dataset_id = $2 AND tenant = $1))
-       AND ($3::text[] IS NULL OR state = ANY ($3))
-       AND ($4::text[] IS NULL OR concat_ws(' ', dataset_id, {TRAINING_FILE}) ILIKE ALL ($4))
-     ORDER BY created_at DESC, dataset_id DESC LIMIT $5"""
+DatasetOrder = Literal["created", "name", "tokens"]
+ModelOrder = Literal["created", "name"]
+RouteOrder = Literal["slot", "changed"]
+NEWEST = Order("created_at")
+DATASET_ORDERS: Mapping[DatasetOrder, Order] = {
+    "created": NEWEST,
+    "name": Order(f"lower(coalesce({TRAINING_FILE}, dataset_id))", is_rising=True),
+    "tokens": Order("coalesce((detail #>> '{counts,tokens}')::bigint, 0)"),
+}
+
+
+def datasets_by(name: DatasetOrder) -> str:
+    order = DATASET_ORDERS[name]
+    return f"""
+        SELECT {columns(Dataset)} FROM dataset
+         WHERE tenant = $1 AND {order.after("$2", "dataset", "dataset_id")}
+           AND ($3::text[] IS NULL OR state = ANY ($3))
+           AND ($4::text[] IS NULL OR concat_ws(' ', dataset_id, {TRAINING_FILE}) ILIKE ALL ($4))
+         {order.by("dataset_id")} LIMIT $5"""
+
+
+LIST_DATASETS = datasets_by("created")
 FIND_DATASET = f"SELECT {columns(Dataset)} FROM dataset WHERE dataset_id = $1 AND tenant = $2"
 LIST_SUITES = f"SELECT {columns(Suite)} FROM suite ORDER BY is_benchmark DESC, name"
 FIND_POLICY = "SELECT detail FROM gate_policy"
@@ -145,15 +160,24 @@ LIST_BASES = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name > $1 ORDER BY na
 FIND_BASE_OF_FILES = f"SELECT {BASE_COLUMNS} FROM base_model WHERE base_sha = $1 ORDER BY name LIMIT 1"
 FIND_BASE = f"SELECT {BASE_COLUMNS} FROM base_model WHERE name = $1"
 MODEL_COLUMNS = columns(ModelVersion)
-LIST_MODELS = f"""
-    SELECT {MODEL_COLUMNS} FROM model
-     WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
-       AND ($4::text IS NULL OR base_sha = $4)
-       AND ($5::text IS NULL OR (created_at, model_id) <
-            (SELECT created_at, model_id FROM model WHERE model_id = $5 AND tenant = $1))
-       AND ($6::text[] IS NULL OR stage = ANY ($6))
-       AND ($7::text[] IS NULL OR concat_ws(' ', full_name, model_id, job_id, stage) ILIKE ALL ($7))
-     ORDER BY created_at DESC, model_id DESC LIMIT $8"""
+MODEL_ORDERS: Mapping[ModelOrder, Order] = {
+    "created": NEWEST,
+    "name": Order("lower(full_name)", is_rising=True),
+}
+
+
+def models_by(name: ModelOrder) -> str:
+    order = MODEL_ORDERS[name]
+    return f"""
+        SELECT {MODEL_COLUMNS} FROM model
+         WHERE tenant = $1 AND ($2::text IS NULL OR base_model = $2) AND ($3::text IS NULL OR dataset_version = $3)
+           AND ($4::text IS NULL OR base_sha = $4) AND {order.after("$5", "model", "model_id")}
+           AND ($6::text[] IS NULL OR stage = ANY ($6))
+           AND ($7::text[] IS NULL OR concat_ws(' ', full_name, model_id, job_id, stage) ILIKE ALL ($7))
+         {order.by("model_id")} LIMIT $8"""
+
+
+LIST_MODELS = models_by("created")
 VERSIONS_NAMED = "SELECT model_id FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2) LIMIT 2"
 FIND_MODEL = f"""
     SELECT {MODEL_COLUMNS} FROM model WHERE tenant = $1 AND (model_id = $2 OR full_name = $2)
@@ -178,14 +202,25 @@ IS_ROUTE_EXPECTED = """
             AND NOT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2))"""
 IS_ROUTE_IDLE = """
     SELECT EXISTS (SELECT FROM route WHERE tenant = $1 AND slot = $2 AND state = 'ready' AND replicas = '[]')"""
-LIST_ROUTES = f"""
-    SELECT {ROUTE_COLUMNS} FROM route
-     WHERE tenant = $1 AND slot > $2 AND ($3::text[] IS NULL OR state = ANY ($3))
-       AND ($4::text[] IS NULL
-            OR concat_ws(' ', slot, model_id,
-                         (SELECT full_name FROM model WHERE model.model_id = route.model_id AND model.tenant = $1))
-               ILIKE ALL ($4))
-     ORDER BY slot LIMIT $5"""
+ROUTE_ORDERS: Mapping[RouteOrder, Order] = {
+    "slot": Order("slot", is_rising=True),
+    "changed": Order("updated_at"),
+}
+
+
+def routes_by(name: RouteOrder) -> str:
+    order = ROUTE_ORDERS[name]
+    return f"""
+        SELECT {ROUTE_COLUMNS} FROM route
+         WHERE tenant = $1 AND {order.after("$2", "route", "slot")} AND ($3::text[] IS NULL OR state = ANY ($3))
+           AND ($4::text[] IS NULL
+                OR concat_ws(' ', slot, model_id, (SELECT full_name FROM model
+                                                    WHERE model.model_id = route.model_id AND model.tenant = $1))
+                   ILIKE ALL ($4))
+         {order.by("slot")} LIMIT $5"""
+
+
+LIST_ROUTES = routes_by("slot")
 READY_REPLICAS_OF_BASE = f"""
     SELECT {columns(Replica)} FROM replica
      WHERE base_model = $1 AND is_ready AND base_sha = (SELECT base_sha FROM base_model WHERE name = $1)"""
@@ -271,10 +306,16 @@ async def find_same_dataset(source: Source, tenant: str, spec: DatasetSpec) -> D
 
 
 async def list_datasets(
-    database: Database, tenant: str, *, after: str | None, limit: int, only: ListFilter = EVERYTHING
+    database: Database,
+    tenant: str,
+    *,
+    after: str | None,
+    limit: int,
+    only: ListFilter = EVERYTHING,
+    order: DatasetOrder = "created",
 ) -> list[Dataset]:
     """Words of `only` are searched in the id and the name of the training file."""
-    return await select(Dataset, database, LIST_DATASETS, tenant, after, *only.values, limit)
+    return await select(Dataset, database, datasets_by(order), tenant, after, *only.values, limit)
 
 
 async def find_tenant_of_dataset(source: Source, dataset_id: str) -> str | None:
@@ -357,10 +398,13 @@ async def list_models(
     after: str | None,
     limit: int,
     only: ListFilter = EVERYTHING,
+    order: ModelOrder = "created",
 ) -> list[ModelVersion]:
     """Words of `only` are searched in the name, the id, the job and the stage; its states are stages."""
     of_lineage = base_model, dataset_version, base_sha
-    return await select(ModelVersion, database, LIST_MODELS, tenant, *of_lineage, after, *only.values, limit)
+    return await select(
+        ModelVersion, database, models_by(order), tenant, *of_lineage, after, *only.values, limit
+    )
 
 
 async def versions_named(database: Database, tenant: str, name: str) -> list[str]:
@@ -382,10 +426,16 @@ async def find_route(database: Database, tenant: str, slot: str) -> Route | None
 
 
 async def list_routes(
-    database: Database, tenant: str, *, after: str, limit: int, only: ListFilter = EVERYTHING
+    database: Database,
+    tenant: str,
+    *,
+    after: str | None,
+    limit: int,
+    only: ListFilter = EVERYTHING,
+    order: RouteOrder = "slot",
 ) -> list[Route]:
     """Words of `only` are searched in the slot and in the id and name of its model."""
-    return await select(Route, database, LIST_ROUTES, tenant, after, *only.values, limit)
+    return await select(Route, database, routes_by(order), tenant, after, *only.values, limit)
 
 
 async def is_route_idle(database: Database, tenant: str, slot: str) -> bool:

@@ -1,13 +1,14 @@
 """Sweeps of a tenant and their trials, as requests ask for them; `projections` writes them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from typing import Literal
 
 from schemas.sweep import Parameters, SubmitSweep, SweepSpec, SweepState, TrialState
 from services.gateway import responses
-from services.gateway.filters import EVERYTHING, ListFilter
+from services.gateway.filters import EVERYTHING, ListFilter, Order
 from services.gateway.model import Row
 from services.gateway.representations import unix
 from services.gateway.store import find, select
@@ -51,9 +52,28 @@ MATCHING_SWEEPS = """
       FROM sweep
      WHERE tenant = $1 AND ($2::text[] IS NULL OR state = ANY ($2))
        AND ($3::text[] IS NULL OR concat_ws(' ', sweep_id, name, spec #>> '{job,base_model}') ILIKE ALL ($3))"""
-LIST_SWEEPS = f"""
-    SELECT {SWEEP_COLUMNS} {MATCHING_SWEEPS} AND ($4::bigint IS NULL OR number < $4)
-     ORDER BY number DESC LIMIT $5"""
+SweepOrder = Literal["created", "loss", "cost"]
+SWEEP_ORDERS: Mapping[SweepOrder, Order] = {
+    "created": Order("number"),
+    "loss": Order(
+        """coalesce((SELECT min(valid_loss) FROM trial
+                      WHERE trial.sweep_id = sweep.sweep_id AND trial.state = 'completed'), 'infinity')""",
+        is_rising=True,
+    ),
+    "cost": Order(
+        """coalesce((SELECT sum(cost) FROM trial JOIN job USING (job_id) WHERE trial.sweep_id = sweep.sweep_id), 0)"""
+    ),
+}
+
+
+def sweeps_by(name: SweepOrder) -> str:
+    order = SWEEP_ORDERS[name]
+    return f"""
+        SELECT {SWEEP_COLUMNS} {MATCHING_SWEEPS} AND {order.after("$4", "sweep", "sweep_id")}
+         {order.by("sweep_id")} LIMIT $5"""
+
+
+LIST_SWEEPS = sweeps_by("created")
 LIST_TRIALS = """
     SELECT sweep_id, trial.number, job_id, parameters, trial.state, trial.valid_loss, trial.duplicate_of,
            trial.message, coalesce(cost, 0) AS cost, fine_tuned_model, job.valid_loss AS newest_loss,
@@ -72,14 +92,20 @@ SWEEP_VERSION = """
            FROM trial LEFT JOIN job USING (job_id) WHERE trial.sweep_id = sweep.sweep_id))
       FROM sweep WHERE sweep_id = $1 AND tenant = $2"""
 
-# Of the newest sweeps; trials change only while their sweep runs.
-LIST_VERSION = f"""
-    SELECT string_agg(concat_ws('/', sweep.xmin, trials.newest), ' ' ORDER BY sweep.number)
-      FROM (SELECT sweep_id, number, state, xmin {MATCHING_SWEEPS} ORDER BY number DESC LIMIT $4) AS sweep
-      LEFT JOIN LATERAL (
-           SELECT concat_ws('.', max(trial.xmin::text::bigint), max(job.xmin::text::bigint)) AS newest
-             FROM trial LEFT JOIN job USING (job_id)
-            WHERE trial.sweep_id = sweep.sweep_id AND sweep.state IN ('running', 'stopping')) AS trials ON true"""
+
+def version_by(name: SweepOrder) -> str:
+    """Of the first sweeps in this order; trials change only while their sweep runs."""
+    by = SWEEP_ORDERS[name].by("sweep_id")
+    return f"""
+        SELECT string_agg(concat_ws('/', sweep.xmin, trials.newest), ' ' ORDER BY sweep.number)
+          FROM (SELECT sweep_id, number, state, xmin {MATCHING_SWEEPS} {by} LIMIT $4) AS sweep
+          LEFT JOIN LATERAL (
+               SELECT concat_ws('.', max(trial.xmin::text::bigint), max(job.xmin::text::bigint)) AS newest
+                 FROM trial LEFT JOIN job USING (job_id)
+                WHERE trial.sweep_id = sweep.sweep_id AND sweep.state IN ('running', 'stopping')) AS trials ON true"""
+
+
+LIST_VERSION = version_by("created")
 
 
 async def add_sweep(conn: Connection, command: SubmitSweep, name: str, *, now: datetime) -> None:
@@ -93,10 +119,16 @@ async def find_sweep(source: Connection | Database, sweep_id: str, tenant: str) 
 
 
 async def list_sweeps(
-    database: Database, tenant: str, *, before: int | None, limit: int, only: ListFilter = EVERYTHING
+    database: Database,
+    tenant: str,
+    *,
+    after: str | None,
+    limit: int,
+    only: ListFilter = EVERYTHING,
+    order: SweepOrder = "created",
 ) -> list[SweepRow]:
-    """Return sweeps, the newest first. Words of `only` are searched in the id, the name and the base model's name."""
-    return await select(SweepRow, database, LIST_SWEEPS, tenant, *only.values, before, limit)
+    """Words of `only` are searched in the id, the name and the base model's name."""
+    return await select(SweepRow, database, sweeps_by(order), tenant, *only.values, after, limit)
 
 
 async def list_trials(source: Connection | Database, sweep_ids: Sequence[str], tenant: str) -> list[TrialRow]:
@@ -104,9 +136,11 @@ async def list_trials(source: Connection | Database, sweep_ids: Sequence[str], t
     return await select(TrialRow, source, LIST_TRIALS, sweep_ids, tenant)
 
 
-async def find_list_version(database: Database, tenant: str, *, limit: int, only: ListFilter) -> str:
-    """Return a text that changes whenever what a list shows of the newest sweeps does."""
-    version: str | None = await database.fetchval(LIST_VERSION, tenant, *only.values, limit)
+async def find_list_version(
+    database: Database, tenant: str, *, limit: int, only: ListFilter, order: SweepOrder
+) -> str:
+    """Return a text that changes whenever what a list shows of its first sweeps does."""
+    version: str | None = await database.fetchval(version_by(order), tenant, *only.values, limit)
     return version or ""
 
 

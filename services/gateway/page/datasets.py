@@ -1,6 +1,7 @@
 """Datasets: what became of the rows of a file, rule by rule, and validation without a job."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -14,6 +15,7 @@ from services.gateway.deps import Context, Gateway, invalid_cursor
 from services.gateway.page import dataset_drafts, lists, new_job, render, reports, streams
 from services.gateway.page.excerpts import excerpts_view
 from services.gateway.page.sessions import Present, Visitor
+from services.gateway.readmodels import DatasetOrder
 from services.gateway.routes import datasets
 from services.gateway.routes.datasets import dataset_of
 from shared.errors import CorruptObject, StorageUnavailable
@@ -22,7 +24,12 @@ router = APIRouter()
 
 ROWS = 50
 JOBS = 20
-Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(reports.STATES)))]
+ORDERS: Mapping[DatasetOrder, str] = {
+    "created": "newest first",
+    "name": "by file name",
+    "tokens": "most tokens first",
+}
+Listed = Annotated[lists.Asked[DatasetOrder], Depends(lists.asked_by(lists.statuses(reports.STATES), ORDERS))]
 
 
 @router.get("/datasets")
@@ -38,7 +45,7 @@ async def datasets_page(request: Request, visitor: Present, context: Context, li
 async def _list(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_datasets(
-        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only
+        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only, order=listed.sort
     )
     shown = [row.dataset_id for row in rows[:ROWS]]
     names = await job_readmodels.find_names_of_training_files(database, tenant, shown)

@@ -1,5 +1,6 @@
 """Where models are served: slots, what became of their generations, and what may be done with them."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,17 +14,19 @@ from services.gateway.model import Route
 from services.gateway.page import lists, render, streams, swaps
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GENERATIONS, ROUTES, Badge, route_view
+from services.gateway.readmodels import RouteOrder
 from services.gateway.routes import models
 
 router = APIRouter()
 
 ROWS = 50
-Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(ROUTES)))]
+ORDERS: Mapping[RouteOrder, str] = {"slot": "by slot", "changed": "last changed first"}
+Listed = Annotated[lists.Asked[RouteOrder], Depends(lists.asked_by(lists.statuses(ROUTES), ORDERS))]
 
 
 @router.get("/deployments")
 async def slots(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
-    """Slots by name."""
+    """The tenant's slots."""
     shown = await _slots(visitor, context, listed)
     stream = listed.address(f"{listed.path}/stream")
     return render.page(request, "deployments.html.jinja", visitor, stream=stream, **shown)
@@ -32,7 +35,7 @@ async def slots(request: Request, visitor: Present, context: Context, listed: Li
 async def _slots(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
     rows = await readmodels.list_routes(
-        database, tenant, after=listed.after or "", limit=ROWS + 1, only=listed.only
+        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only, order=listed.sort
     )
     generations = await deployments.find_generations(database, rows[:ROWS])
     return {

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -35,21 +34,11 @@ WORST = "failed, with open alerts, running late, not passed by the gate, paused,
 """In which order the worst are."""
 
 
-@dataclass(frozen=True)
-class Asked(lists.Address):
-    sort: JobOrder
-
-    @property
-    def named(self) -> dict[str, str | None]:
-        return {"q": self.q, "sort": self.sort, "after": self.after}
-
-    def address(self, path: str = "", **changes: str | None) -> str:
-        sort = changes.pop("sort", self.sort)
-        return super().address(path, sort=None if sort == "created" else sort, **changes)
+Asked = lists.Address[JobOrder]
 
 
-def asked(q: lists.Text = "", sort: JobOrder = "created", after: str | None = None) -> Asked:
-    return Asked("/jobs", q.strip(), after or None, sort)
+def asked(q: lists.Text = "", sort: str = "", after: str | None = None) -> Asked:
+    return lists.Address("/jobs", q.strip(), after or None, lists.order_named(sort, ORDERS), ORDERS)
 
 
 Listed = Annotated[Asked, Depends(asked)]
@@ -119,7 +108,6 @@ def _list(
         chips=_chips(listed, counts),
         total=sum(counts.values()),
         matching=matching,
-        orders={name: (label, listed.address(sort=name, after=None)) for name, label in ORDERS.items()},
         next=listed.address(after=views[-1].id) if has_more else None,
         stream=listed.address("/jobs/stream", **present),
         now=now,

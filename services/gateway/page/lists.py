@@ -1,8 +1,8 @@
-"""What the address of a list says: what is searched for, and after which row it continues."""
+"""What the address of a list says: what is searched for, what it is sorted by, and after which row it continues."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar, cast
 from urllib.parse import urlencode
 
 from fastapi import Query, Request
@@ -10,24 +10,35 @@ from fastapi import Query, Request
 from services.gateway.filters import ListFilter
 from services.gateway.page import search
 from services.gateway.page.views import Badge
+from shared.errors import Refused
 
 Text = Annotated[str, Query(max_length=500)]
+OrderName = TypeVar("OrderName", bound=str)
 
 
 @dataclass(frozen=True)
-class Address:
+class Address(Generic[OrderName]):
     path: str
     q: str
     after: str | None
+    sort: OrderName
+    orders: Mapping[OrderName, str]
+    """What people read of each order; the first is the usual one, which the address does not name."""
+
+    @property
+    def usual_order(self) -> OrderName:
+        return next(iter(self.orders))
 
     @property
     def named(self) -> dict[str, str | None]:
         """Values by the names that they have in the address."""
-        return {"q": self.q, "after": self.after}
+        return {"q": self.q, "sort": self.sort, "after": self.after}
 
     def address(self, path: str = "", **changes: str | None) -> str:
         """Return it with these changes, and with another path where one is given."""
         values = {name: value for name, value in (self.named | changes).items() if value}
+        if values.get("sort") == self.usual_order:
+            del values["sort"]
         path = path or self.path
         return f"{path}?{urlencode(values)}" if values else path
 
@@ -43,7 +54,9 @@ class Chip:
     """How many rows there are; None where they are not counted."""
 
 
-def chips(listed: Address, words: Iterable[str], counts: Mapping[str, int] | None = None) -> list[Chip]:
+def chips(
+    listed: Address[OrderName], words: Iterable[str], counts: Mapping[str, int] | None = None
+) -> list[Chip]:
     """Return one for all rows, whose count has the empty word, and one for each of these words."""
     return [
         Chip(
@@ -57,7 +70,7 @@ def chips(listed: Address, words: Iterable[str], counts: Mapping[str, int] | Non
 
 
 @dataclass(frozen=True)
-class Asked(Address):
+class Asked(Address[OrderName]):
     """Of a list that is searched by words and `status:`."""
 
     only: ListFilter
@@ -73,14 +86,23 @@ class Asked(Address):
         return None if self.after else self.address(f"{self.path}/stream")
 
 
-def asked_by(statuses: search.Statuses) -> Callable[..., Asked]:
-    """Return the dependency of a list and of its stream. It raises Refused for a search that cannot be."""
+def asked_by(statuses: search.Statuses, orders: Mapping[OrderName, str]) -> Callable[..., Asked[OrderName]]:
+    """Return the dependency of a list and of its stream. It raises Refused for what cannot be asked."""
 
-    def asked(request: Request, q: Text = "", after: str | None = None) -> Asked:
+    def asked(request: Request, q: Text = "", sort: str = "", after: str | None = None) -> Asked[OrderName]:
         only, path = search.parse_status(q, statuses), request.url.path.removesuffix("/stream")
-        return Asked(path, q.strip(), after or None, only, tuple(statuses))
+        order = order_named(sort, orders)
+        return Asked(path, q.strip(), after or None, order, orders, only, tuple(statuses))
 
     return asked
+
+
+def order_named(name: str, orders: Mapping[OrderName, str]) -> OrderName:
+    """Return the order of this name, and the usual one where it is empty. Raises Refused."""
+    if name and name not in orders:
+        message = f"sort: found {name[:80]!r}, expected one of {', '.join(orders)}"
+        raise Refused("invalid_value", message, param="sort")
+    return cast("OrderName", name) if name else next(iter(orders))
 
 
 def statuses(badges: Mapping[str, Badge]) -> dict[str, tuple[str, ...]]:

@@ -1,5 +1,6 @@
 """Models: versions with their lineage, and what may be done with them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from services.gateway.model import ModelVersion
 from services.gateway.page import ask, lineage, lists, render, streams
 from services.gateway.page.sessions import Present, Sender, Visitor
 from services.gateway.page.views import GATES, STAGES, model_view, route_view
+from services.gateway.readmodels import ModelOrder
 from services.gateway.requests import Deploy
 from services.gateway.routes import models
 from services.gateway.routes.models import model_version
@@ -24,8 +26,11 @@ CHILDREN = 6
 """Jobs started from a version that its lineage shows."""
 
 
+ORDERS: Mapping[ModelOrder, str] = {"created": "newest first", "name": "by name"}
+
+
 @dataclass(frozen=True)
-class Asked(lists.Asked):
+class Asked(lists.Asked[ModelOrder]):
     base: str
     """The base model of the versions; empty for all."""
 
@@ -35,7 +40,8 @@ class Asked(lists.Asked):
 
 
 def asked(
-    listed: Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(STAGES)))], base: str = ""
+    listed: Annotated[lists.Asked[ModelOrder], Depends(lists.asked_by(lists.statuses(STAGES), ORDERS))],
+    base: str = "",
 ) -> Asked:
     return Asked(**vars(listed), base=base)
 
@@ -45,7 +51,7 @@ Listed = Annotated[Asked, Depends(asked)]
 
 @router.get("/models")
 async def versions(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
-    """The tenant's versions, newest first, and the base models on the first page."""
+    """The tenant's versions, and the base models on the first page."""
     if listed.after:
         await model_version(visitor.principal, context, listed.after)
     shown = await _versions(visitor, context, listed)
@@ -63,6 +69,7 @@ async def _versions(visitor: Visitor, context: Gateway, listed: Listed) -> dict[
         after=listed.after,
         limit=ROWS + 1,
         only=listed.only,
+        order=listed.sort,
     )
     is_whole = not (listed.after or listed.q)
     bases = await readmodels.list_bases(database, after="", limit=BASES) if is_whole else []

@@ -14,6 +14,7 @@ from services.gateway.page.views import GATES, Badge
 from services.gateway.routes import sweeps
 from services.gateway.routes.sweeps import sweep_of
 from services.gateway.sweeps import (
+    SweepOrder,
     TrialRow,
     best_of,
     find_list_version,
@@ -38,7 +39,12 @@ STATES: Mapping[SweepState, Badge] = {
     SweepState.FAILED: Badge("failed", "bad", "cross"),
     SweepState.CANCELLED: Badge("cancelled", "idle", "slashed-ring"),
 }
-Listed = Annotated[lists.Asked, Depends(lists.asked_by(lists.statuses(STATES)))]
+ORDERS: Mapping[SweepOrder, str] = {
+    "created": "newest first",
+    "loss": "lowest loss first",
+    "cost": "most expensive first",
+}
+Listed = Annotated[lists.Asked[SweepOrder], Depends(lists.asked_by(lists.statuses(STATES), ORDERS))]
 TRIAL_STATES: Mapping[TrialState, Badge] = {
     TrialState.RUNNING: Badge("running", "active", "play"),
     TrialState.COMPLETED: Badge("completed", "good", "check"),
@@ -51,21 +57,19 @@ TRIAL_STATES: Mapping[TrialState, Badge] = {
 
 @router.get("/sweeps")
 async def sweeps_page(request: Request, visitor: Present, context: Context, listed: Listed) -> Response:
-    """The tenant's sweeps, newest first."""
-    tenant, database, before = visitor.principal.tenant, context.service.database, None
-    if listed.after:
-        if (last := await find_sweep(database, listed.after, tenant)) is None:
-            raise invalid_cursor(listed.after)
-        before = last.number
-    shown = await _list(visitor, context, listed, before=before)
+    """The tenant's sweeps."""
+    tenant, database = visitor.principal.tenant, context.service.database
+    if listed.after and await find_sweep(database, listed.after, tenant) is None:
+        raise invalid_cursor(listed.after)
+    shown = await _list(visitor, context, listed)
     return render.page(request, "sweeps.html.jinja", visitor, stream=listed.stream, **shown)
 
 
-async def _list(
-    visitor: Visitor, context: Gateway, listed: Listed, *, before: int | None = None
-) -> dict[str, Any]:
+async def _list(visitor: Visitor, context: Gateway, listed: Listed) -> dict[str, Any]:
     tenant, database = visitor.principal.tenant, context.service.database
-    rows = await list_sweeps(database, tenant, before=before, limit=ROWS + 1, only=listed.only)
+    rows = await list_sweeps(
+        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only, order=listed.sort
+    )
     return {
         "sweeps": await sweeps.with_trials(context, tenant, rows[:ROWS]),
         "created": {row.sweep_id: row.created_at for row in rows},
@@ -84,7 +88,8 @@ async def list_stream(
     tenant, database = visitor.principal.tenant, context.service.database
 
     async def look(last: str) -> streams.Changes:
-        version = streams.version_of(await find_list_version(database, tenant, limit=ROWS, only=listed.only))
+        version = await find_list_version(database, tenant, limit=ROWS, only=listed.only, order=listed.sort)
+        version = streams.version_of(version)
         if version == last:
             return streams.Changes(last)
         html = render.text("sweeps_parts.html.jinja", **await _list(visitor, context, listed))

@@ -25,6 +25,7 @@ from services.gateway.webhooks.requests import (
     SendTest,
     UpdateEndpoint,
 )
+from services.gateway.webhooks.store import EndpointOrder
 
 router = APIRouter()
 
@@ -39,7 +40,8 @@ STATES: Mapping[DeliveryState, Badge] = {
 }
 AGAIN = Badge("retrying", "warn", "clock")
 STATUSES = {"enabled": ("working", "failing"), "failing": ("failing",), "disabled": ("disabled",)}
-Listed = Annotated[lists.Asked, Depends(lists.asked_by(STATUSES))]
+ORDERS: Mapping[EndpointOrder, str] = {"created": "newest first", "name": "by name"}
+Listed = Annotated[lists.Asked[EndpointOrder], Depends(lists.asked_by(STATUSES, ORDERS))]
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _next_try(row: Delivery, endpoint: Endpoint, due_at: datetime | None, *, now
 
 @router.get("/webhooks")
 async def endpoints(request: Request, visitor: Present, context: Context, listed: Listed) -> HTMLResponse:
-    """The tenant's endpoints, newest first."""
+    """The tenant's endpoints."""
     return await _list(request, visitor, context, listed)
 
 
@@ -136,7 +138,9 @@ async def _listed(visitor: Visitor, context: Gateway, listed: Listed) -> dict[st
     tenant, database = visitor.principal.tenant, context.service.database
     if listed.after and await store.find_endpoint(database, listed.after, tenant) is None:
         raise invalid_cursor(listed.after)
-    rows = await store.list_endpoints(database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only)
+    rows = await store.list_endpoints(
+        database, tenant, after=listed.after, limit=ROWS + 1, only=listed.only, order=listed.sort
+    )
     shown, now = rows[:ROWS], database.now()
     newest = await store.last_deliveries(database, [row.endpoint_id for row in shown])
     lasts = {

@@ -115,12 +115,10 @@ async def list_all(
     caller: Caller, context: Context, after: str | None = None, limit: int = 20
 ) -> Page[responses.Sweep]:
     """List sweeps, the newest first, without their trials."""
-    size, database, before = page_size(limit), context.service.database, None
-    if after is not None:
-        if (last := await find_sweep(database, after, caller.tenant)) is None:
-            raise invalid_cursor(after)
-        before = last.number
-    rows = await list_sweeps(database, caller.tenant, before=before, limit=size + 1)
+    size, database = page_size(limit), context.service.database
+    if after is not None and await find_sweep(database, after, caller.tenant) is None:
+        raise invalid_cursor(after)
+    rows = await list_sweeps(database, caller.tenant, after=after, limit=size + 1)
     return page(await with_trials(context, caller.tenant, rows), size=size)
 
 

@@ -3,11 +3,12 @@
 Who writes locks the endpoint first and a queue after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 from uuid import uuid4
 
-from services.gateway.filters import EVERYTHING, ListFilter
+from services.gateway.filters import EVERYTHING, ListFilter, Order
 from services.gateway.store import columns, find, select
 from services.gateway.webhooks.decide import Outcome
 from services.gateway.webhooks.model import Claim, Delivery, DeliveryState, Endpoint, Event, Result
@@ -23,15 +24,26 @@ INSERT_ENDPOINT = f"""
     VALUES ($1, $2, $3, $4, $5, $6, $7, $7) RETURNING {ENDPOINT}"""
 COUNT_ENDPOINTS = "SELECT count(*) FROM webhook_endpoint WHERE tenant = $1"
 FIND_ENDPOINT = f"SELECT {ENDPOINT} FROM webhook_endpoint WHERE endpoint_id = $1 AND tenant = $2"
-LIST_ENDPOINTS = f"""
-    SELECT {ENDPOINT} FROM webhook_endpoint
-     WHERE tenant = $1
-       AND ($2::text IS NULL OR number < (SELECT number FROM webhook_endpoint WHERE endpoint_id = $2))
-       AND ($3::text[] IS NULL
-            OR CASE WHEN NOT is_enabled THEN 'disabled' WHEN failing_since IS NULL THEN 'working' ELSE 'failing' END
-               = ANY ($3))
-       AND ($4::text[] IS NULL OR concat_ws(' ', endpoint_id, name, url) ILIKE ALL ($4))
-     ORDER BY number DESC LIMIT $5"""
+EndpointOrder = Literal["created", "name"]
+ENDPOINT_ORDERS: Mapping[EndpointOrder, Order] = {
+    "created": Order("number"),
+    "name": Order("lower(name)", is_rising=True),
+}
+
+
+def endpoints_by(name: EndpointOrder) -> str:
+    order = ENDPOINT_ORDERS[name]
+    return f"""
+        SELECT {ENDPOINT} FROM webhook_endpoint
+         WHERE tenant = $1 AND {order.after("$2", "webhook_endpoint", "endpoint_id")}
+           AND ($3::text[] IS NULL
+                OR CASE WHEN NOT is_enabled THEN 'disabled'
+                        WHEN failing_since IS NULL THEN 'working' ELSE 'failing' END = ANY ($3))
+           AND ($4::text[] IS NULL OR concat_ws(' ', endpoint_id, name, url) ILIKE ALL ($4))
+         {order.by("endpoint_id")} LIMIT $5"""
+
+
+LIST_ENDPOINTS = endpoints_by("created")
 CHANGE_ENDPOINT = f"""
     UPDATE webhook_endpoint SET name = $2, url = $3, event_types = $4, updated_at = $5
      WHERE endpoint_id = $1 RETURNING {ENDPOINT}"""
@@ -199,10 +211,16 @@ async def find_endpoint(source: Source, endpoint_id: str, tenant: str) -> Endpoi
 
 
 async def list_endpoints(
-    database: Database, tenant: str, *, after: str | None, limit: int, only: ListFilter = EVERYTHING
+    database: Database,
+    tenant: str,
+    *,
+    after: str | None,
+    limit: int,
+    only: ListFilter = EVERYTHING,
+    order: EndpointOrder = "created",
 ) -> list[Endpoint]:
     """Words of `only` are searched in the id, the name and the URL. Its states are working, failing and disabled."""
-    return await select(Endpoint, database, LIST_ENDPOINTS, tenant, after, *only.values, limit)
+    return await select(Endpoint, database, endpoints_by(order), tenant, after, *only.values, limit)
 
 
 async def change_endpoint(

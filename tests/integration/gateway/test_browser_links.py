@@ -13,6 +13,7 @@ from schemas import layout
 from tests import browser
 from tests.integration.gateway.in_chromium import IN_CHROMIUM, expect, playwright
 from tests.integration.gateway.pages import a_gated_model
+from tests.integration.gateway.test_page_orders import ORDERS
 from tests.integration.gateway.test_page_searches import LISTS, List
 from tests.integration.gateway.world import mark, new_key
 
@@ -50,13 +51,13 @@ async def test_a_list_is_searched_while_somebody_types_and_stays_live(world, chr
         await page.keyboard.press("/")
         await page.keyboard.type("support")
         await expect(rows).to_have_count(1)
-        await page.wait_for_url(f"**{listing.path}?q=support")
+        await page.wait_for_url(f"**{listing.path}?q=support&sort=*")
         await listing.add(world, tenant, "support-3")
         await expect(rows).to_have_count(2)
         await page.fill("#q", "support status:no")
         await expect(refused).to_contain_text("search: found 'status:no', expected words or status:")
         await expect(rows).to_have_count(2)
-        await page.wait_for_url(f"**{listing.path}?q=support")
+        await page.wait_for_url(f"**{listing.path}?q=support&sort=*")
         await page.fill("#q", "nothing")
         await expect(page.locator("#list")).to_contain_text(f"No {listing.kind} fits nothing.")
         await expect(refused).to_be_empty()
@@ -66,6 +67,11 @@ async def test_a_list_is_searched_while_somebody_types_and_stays_live(world, chr
         await page.get_by_role("link", name=listing.words[1], exact=True).click()
         await expect(rows).to_have_count(1)
         await expect(page.locator("#q")).to_have_value(f"status:{listing.words[1]}")
+        order = [*ORDERS[listing.path]][-1]
+        await page.select_option("#sort", order)
+        await page.wait_for_url(f"**&sort={order}")
+        await listing.add(world, tenant, "support-4", is_other=True)
+        await expect(rows).to_have_count(2)
 
 
 async def test_a_link_holds_the_zone_of_times_and_the_item_of_a_gate(world, chromium):
