@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from schemas.base import CapacityType, DeviceKind
+from schemas.envelope import Origin
 from schemas.layout import attempt_name
 from schemas.node import (
     EXIT_COMPLETED,
@@ -319,6 +320,8 @@ class Attempt:
     waiting_for: str = ""
     """Why it waits in the backend's queue, in the backend's words, as announced last."""
     nodes: tuple[Node, ...] = ()
+    origin: Origin | None = None
+    """Of the message that made it known; what a look makes of it belongs to it. None in rows of an older release."""
     revision: int = 0
 
     def to(self, state: AttemptState, **changes: Any) -> "Attempt":

@@ -17,7 +17,7 @@ POOL = Columns(
     " cordon_after_failures"
 )
 ATTEMPT = Columns(
-    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds"
+    "job_id, number, tenant, state, pool, capacity_type, devices_per_node, device, grace_seconds, origin"
 )
 PROGRESS = Columns(
     "stop_deadline, has_started, was_created, failure_code, failure_message, start_deadline, waiting_for"
@@ -123,7 +123,7 @@ SELECT_NODES = f"SELECT {NODE.selected} FROM node WHERE job_id = $1 AND number =
 
 INSERT_ATTEMPT = f"""
     INSERT INTO attempt ({ATTEMPT.names}, {PROGRESS.names}, name, gone_at)
-    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(10)}, $17,
+    VALUES ({ATTEMPT.parameters()}, {PROGRESS.parameters(11)}, $18,
             CASE WHEN $4 IN ('refused', 'released') THEN now() END)"""
 
 UPDATE_ATTEMPT = f"""

@@ -169,6 +169,14 @@ class Attempts:
             if delivery.envelope.key == job_id and isinstance(delivery.message, kind)
         ]
 
+    def requests(self, job_id: str, kind: type[Message]) -> set[str]:
+        """Correlation ids of messages of this type about the job."""
+        return {
+            delivery.envelope.correlation_id
+            for delivery in self._heard
+            if delivery.envelope.key == job_id and isinstance(delivery.message, kind)
+        }
+
     async def until(
         self,
         job_id: str,

@@ -236,6 +236,8 @@ class TestLoss:
         for pid in processes_of(scheduled, 1):
             os.kill(pid, signal.SIGKILL)
         assert (await attempts.until(scheduled.job_id, NodeLost)).node_id == f"{name_of(scheduled)}-n1"
+        [request] = attempts.requests(scheduled.job_id, NodesProvisioned)
+        assert attempts.requests(scheduled.job_id, NodeLost) == {request}, "though no message has told of it"
         assert attempts.heard(scheduled.job_id, NodesReleased) == []
         assert processes_of(scheduled, 0)
 

@@ -1,5 +1,6 @@
 """A decision becomes rows, events, tasks and timers, in one transaction."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -65,9 +66,9 @@ class EndNode(AttemptTask):
 
 
 async def apply(unit: Unit, before: Attempt | None, decision: Decision) -> None:
-    after = decision.attempt
+    after = decision.attempt if before else replace(decision.attempt, origin=unit.origin)
     await store.save_attempt(unit.conn, before, after)
-    await unit.emit(*decision.events)
+    await unit.emit(*decision.events, origin=after.origin if unit.envelope is None else None)
     for lost in decision.events:
         if isinstance(lost, NodeLost):
             await machines.record(unit, after, lost)
