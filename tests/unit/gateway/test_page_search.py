@@ -8,7 +8,7 @@ import pytest
 from schemas.lifecycle import JobState
 from services.gateway.filters import EVERYTHING, ListFilter, escaped
 from services.gateway.job_readmodels import JobFilter
-from services.gateway.page import lists, models, reports, sweeps, views
+from services.gateway.page import datasets, lists, models, reports, sweeps, views
 from services.gateway.page.search import GROUPS, has_status, parse, parse_status, with_status
 from shared.errors import Refused
 
@@ -108,7 +108,8 @@ def test_every_state_is_found_by_the_word_that_is_shown(badges):
 
 def an_address(**changes) -> lists.Asked:
     of_list = {"path": "/datasets", "q": "status:ready a b", "after": "ds-1", "only": EVERYTHING}
-    return lists.Asked(**of_list | {"statuses": ("ready", "rejected")} | changes)
+    of_list |= {"sort": "created", "orders": datasets.ORDERS, "statuses": ("ready", "rejected")}
+    return lists.Asked(**of_list | changes)
 
 
 def test_an_address_keeps_what_is_searched():
@@ -117,6 +118,9 @@ def test_an_address_keeps_what_is_searched():
     assert listed.address(q="", after=None) == "/datasets"
     assert listed.stream is None, "a page of older rows"
     assert an_address(after=None).stream == "/datasets/stream?q=status%3Aready+a+b"
+    listed = an_address(sort="tokens", after=None)
+    assert listed.stream == "/datasets/stream?q=status%3Aready+a+b&sort=tokens"
+    assert listed.address(sort="created", q="") == "/datasets", "the usual one"
     of_base = models.Asked(**vars(an_address(path="/models", after=None)), base="tiny/base")
     assert of_base.stream == "/models/stream?base=tiny%2Fbase&q=status%3Aready+a+b"
 
