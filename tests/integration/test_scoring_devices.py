@@ -25,7 +25,13 @@ async def test_a_lease_is_of_as_many_devices_as_the_order_has(world: World, mate
     [lease_id] = world.nodes
     rows = await world.conn.fetch("SELECT type, value FROM outbox WHERE topic = 'lease.commands' ORDER BY id")
     commands = [(row["type"], json.loads(row["value"])) for row in rows]
-    assert [(kind, each["lease_id"], each.get("devices")) for kind, each in commands] == [
+    # Of other evaluations there may be some, and what has no answer yet is asked again.
+    ours = dict.fromkeys(
+        (kind, each["lease_id"], each.get("devices"))
+        for kind, each in commands
+        if each["lease_id"] in ("left", lease_id)
+    )
+    assert [*ours] == [
         ("ReturnDevices", "left", None),
         ("LeaseDevices", lease_id, 2),
         ("ReturnDevices", lease_id, None),

@@ -95,7 +95,7 @@ async def test_a_consumer_that_stands_still_is_seen_in_lag_and_health(service, w
         for _ in range(3):
             await writer.good(new_key(), tenant="slow")
         reasons = await until(lambda: problems(service), "the service to say that it is unhealthy")
-        assert reasons == [f"no progress on {NODE_EVENTS} for a minute"]
+        assert f"no progress on {NODE_EVENTS} for a minute" in reasons
         await until_metric(3, "consumer_lag_records", **topic)
     finally:
         counting.GATE.set()
