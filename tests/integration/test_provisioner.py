@@ -130,7 +130,7 @@ class TestReservation:
     async def test_refuses_what_does_not_fit_and_answers_its_stop(self, attempts, schedule, changes, code):
         scheduled = await schedule(**changes)
         assert (await attempts.until(scheduled.job_id, ProvisioningFailed)).code == code
-        await attempts.stop(scheduled, seconds=60)
+        await attempts.stop(scheduled)
         assert (await attempts.until(scheduled.job_id, NodesReleased)).nodes == ()
         assert attempts.heard(scheduled.job_id, NodesProvisioned) == []
 
@@ -237,7 +237,7 @@ class TestLoss:
             os.kill(pid, signal.SIGKILL)
         assert (await attempts.until(scheduled.job_id, NodeLost)).node_id == f"{name_of(scheduled)}-n1"
         [request] = attempts.requests(scheduled.job_id, NodesProvisioned)
-        assert attempts.requests(scheduled.job_id, NodeLost) == {request}, "though no message has told of it"
+        assert attempts.requests(scheduled.job_id, NodeLost) == {request}, "no message said so"
         assert attempts.heard(scheduled.job_id, NodesReleased) == []
         assert processes_of(scheduled, 0)
 

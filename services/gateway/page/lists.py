@@ -26,10 +26,6 @@ class Address(Generic[OrderName]):
     """What people read of each order; the first is the usual one, which the address does not name."""
 
     @property
-    def usual_order(self) -> OrderName:
-        return next(iter(self.orders))
-
-    @property
     def named(self) -> dict[str, str | None]:
         """Values by the names that they have in the address."""
         return {"q": self.q, "sort": self.sort, "after": self.after}
@@ -37,7 +33,7 @@ class Address(Generic[OrderName]):
     def address(self, path: str = "", **changes: str | None) -> str:
         """Return it with these changes, and with another path where one is given."""
         values = {name: value for name, value in (self.named | changes).items() if value}
-        if values.get("sort") == self.usual_order:
+        if values.get("sort") == next(iter(self.orders)):
             del values["sort"]
         path = path or self.path
         return f"{path}?{urlencode(values)}" if values else path

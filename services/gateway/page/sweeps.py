@@ -88,8 +88,8 @@ async def list_stream(
     tenant, database = visitor.principal.tenant, context.service.database
 
     async def look(last: str) -> streams.Changes:
-        version = await find_list_version(database, tenant, limit=ROWS, only=listed.only, order=listed.sort)
-        version = streams.version_of(version)
+        shown = await find_list_version(database, tenant, limit=ROWS, only=listed.only, order=listed.sort)
+        version = streams.version_of(shown)
         if version == last:
             return streams.Changes(last)
         html = render.text("sweeps_parts.html.jinja", **await _list(visitor, context, listed))
